@@ -22,7 +22,6 @@ from msgspec import UNSET, UnsetType
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal, invalid
 from shared.contract.json_bounds import DATA_DEPTH_MAX, is_too_deep
 from shared.contract.names import refuse_topic_name
-from shared.contract.retry_policy import RetryPatch, RetryPolicy, retry_policy
 from shared.text.message import size_text
 from shared.text.units import duration_ms, size_bytes
 
@@ -64,6 +63,59 @@ CLAMPED_FIELDS: Final[dict[str, tuple[int, int]]] = {
     "lease_ms": (100, 86_400_000),
     "claim_jitter_ms": (0, 5000),
 }
+
+
+RETRY_MS_MAX: Final = 86_400_000
+RETRY_FACTOR_MAX: Final = 1000.0
+_RETRY_FACTOR: Final = 2.0
+_RETRY_MS: Final = 3_600_000
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """The back-off of a queue: how long a job that was not done waits for its next delivery."""
+
+    base_ms: int
+    factor: float
+    max_ms: int
+
+    def wait_ms(self, deliveries: int) -> int:
+        """Return how long a job waits after so many deliveries: `base_ms * factor ** (deliveries - 1)`.
+
+        >>> policy = RetryPolicy(1000, 2.0, 5000)
+        >>> [policy.wait_ms(deliveries) for deliveries in (1, 2, 3, 4, 10_000)]
+        [1000, 2000, 4000, 5000, 5000]
+        """
+        try:
+            return int(min(self.base_ms * self.factor ** (deliveries - 1), self.max_ms))
+        except OverflowError:
+            return self.max_ms
+
+
+class RetryPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A back-off as a client sends it. Durations may be texts with a unit."""
+
+    base_ms: int | str
+    factor: float = _RETRY_FACTOR
+    max_ms: int | str | UnsetType = UNSET
+
+
+def retry_policy(patch: RetryPatch) -> RetryPolicy | Refusal:
+    """Return the back-off that a client wants, or a refusal that names the field and its bound."""
+    base_ms = duration_ms("retry.base_ms", patch.base_ms)
+    if isinstance(base_ms, Refusal):
+        return base_ms
+    if not 1 <= base_ms <= RETRY_MS_MAX:
+        return invalid("retry.base_ms", f"must be from 1 to {RETRY_MS_MAX}, got {base_ms}", RETRY_MS_MAX)
+    unchecked = max(base_ms, _RETRY_MS) if patch.max_ms is UNSET else patch.max_ms
+    max_ms = duration_ms("retry.max_ms", unchecked)
+    if isinstance(max_ms, Refusal):
+        return max_ms
+    if not base_ms <= max_ms <= RETRY_MS_MAX:
+        rule = f"must be from retry.base_ms, which is {base_ms}, to {RETRY_MS_MAX}, got {max_ms}"
+        return invalid("retry.max_ms", rule, RETRY_MS_MAX)
+    if not 1 <= patch.factor <= RETRY_FACTOR_MAX:
+        return invalid("retry.factor", f"must be from 1 to {RETRY_FACTOR_MAX:g}, got {patch.factor:g}")
+    return RetryPolicy(base_ms, patch.factor, max_ms)
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):

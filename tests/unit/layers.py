@@ -58,6 +58,10 @@ LAYERS: Final = {
         f"{_ENGINE} topicsd/engine/ownership topicsd/engine/records topicsd/engine/retention"
         " topicsd/engine/queue topicsd/engine/schema"
     ),
+    "topicsd/engine/schedules": (
+        f"{_ENGINE} topicsd/engine/queue topicsd/engine/retention topicsd/engine/transfer"
+        " topicsd/engine/write"
+    ),
     "topicsd/engine/transfer": (
         f"{_ENGINE} topicsd/engine/queue topicsd/engine/read topicsd/engine/retention"
     ),
@@ -67,7 +71,8 @@ LAYERS: Final = {
     ),
     "topicsd/engine/upkeep": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention",
     "topicsd/engine/checkpoint": f"{_ENGINE} topicsd/engine/ topicsd/disk",
-    "topicsd/stream": "topicsd/stream/shared topicsd/engine/ topicsd/log shared/",
+    "topicsd/stream": "topicsd/stream/shared topicsd/stream/webhooks topicsd/engine/ topicsd/log shared/",
+    "topicsd/stream/webhooks": "topicsd/stream topicsd/engine/ shared/",
     "topicsd/stream/tail": "topicsd/stream topicsd/engine/ shared/",
     "topicsd/stream/shared": (
         "topicsd/stream topicsd/stream/tail topicsd/broker topicsd/broker/read topicsd/catalog/shared"

@@ -51,6 +51,7 @@ from topicsd.stream.feed import Feed, is_perhaps_shared
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.route_selection import SourceChunk, original_seqs
 from topicsd.stream.subscription import Subscription
+from topicsd.stream.webhooks.webhook_runner import WebhookRunner, WebhookTools
 
 logger = logging.getLogger("topicsd.stream")
 
@@ -135,7 +136,7 @@ class RouteRunner:
         watch.wake(self)
 
     def base_priority(self, now_ms: int) -> float:
-        base = self.route.dest.base_priority(now_ms)
+        base = self.route.topic.base_priority(now_ms)
         return one_band_lower(base) if self._shard.wake_queue.ready.is_paused else base
 
     def _take_turn(self) -> None:
@@ -354,13 +355,17 @@ SOURCES_MAX: Final = 8
 
 
 class RouteRunners:
-    """The routes into topics of this shard."""
+    """The routes into topics of this shard, and the webhooks from them."""
 
-    def __init__(self, shard: ShardState, loop: Loop, feeds: Feeds) -> None:
+    def __init__(
+        self, shard: ShardState, loop: Loop, feeds: Feeds, webhooks: WebhookTools | None = None
+    ) -> None:
+        """`webhooks` is None where no route has a URL as its destination."""
         self._shard = shard
         self._loop = loop
         self._feeds = feeds
-        self._runners: dict[RouteState, RouteRunner] = {}
+        self._webhooks = webhooks
+        self._runners: dict[RouteState, RouteRunner | WebhookRunner] = {}
         self._sources: dict[tuple[str, int, int, int], SourceChunk] = {}
         """Recently decoded chunks, by topic, epoch and range."""
         shard.follow_routes(self._on_change)
@@ -380,8 +385,20 @@ class RouteRunners:
                 del self._runners[route]
                 runner.close()
         elif runner is None:
-            runner = self._runners[route] = RouteRunner(self._shard, self._loop, self, route)
-            runner.begin()
+            self._start(route)
+        elif isinstance(runner, WebhookRunner) and runner.rule != route.rule:
+            runner.close()
+            self._start(route)
+
+    def _start(self, route: RouteState) -> None:
+        runner: RouteRunner | WebhookRunner
+        if route.rule.webhook is None:
+            runner = RouteRunner(self._shard, self._loop, self, route)
+        else:
+            assert self._webhooks is not None
+            runner = WebhookRunner(self._shard, self._loop, self._webhooks, route)
+        self._runners[route] = runner
+        runner.begin()
 
     def feed_of(self, topic: str) -> Feed:
         options = ReaderOptions(

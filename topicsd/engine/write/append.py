@@ -34,7 +34,7 @@ from topicsd.engine.write.keyed_write import IdempotencyKey, WriteIdentity, key_
 from topicsd.engine.write.producer_write import ProducerKey, producer_of
 from topicsd.engine.write.schema_check import refuse_mismatch
 from topicsd.engine.write.seq_ceiling import raise_ceiling, refuse_seqs
-from topicsd.log.control_frame import ForwardCursor, encode_control
+from topicsd.log.control_frame import ForwardCursor, Schedule, encode_control
 
 
 def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[AppendAnswer]) -> None:
@@ -207,8 +207,8 @@ def _leading_frames(shard: ShardState, topic: Topic, pending: PendingAppend) -> 
     if key is not None:
         control = key.on_join(pending)
         # An ephemeral topic loses its keys with its records, so they are not logged. The position of a route
-        # is logged, since the route resumes there.
-        if not topic.is_ephemeral or isinstance(control, ForwardCursor):
+        # or a schedule is logged, since it resumes there.
+        if not topic.is_ephemeral or isinstance(control, ForwardCursor | Schedule):
             frames.append(encode_control(control, topic_id=topic.topic_id, ts=pending.ts))
     return frames
 

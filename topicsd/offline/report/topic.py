@@ -22,9 +22,11 @@ from topicsd.offline.report.topic_parts import (
     CursorReport,
     QueueReport,
     RouteReport,
+    ScheduleReport,
     cursor_reports,
     queue_report,
     route_reports,
+    schedule_reports,
 )
 
 DEFAULTS = TopicConfig().members()
@@ -82,6 +84,7 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     after_restart: AfterRestart
     queue: QueueReport | None
     cursors: list[CursorReport]
+    schedules: list[ScheduleReport]
     routes: list[RouteReport]
     """The routes into this topic."""
     ownership: OwnershipReport | None = None
@@ -112,6 +115,7 @@ def topic_report(topic: Topic, synced_position: int, heads_exact: bool, now_ms: 
         after_restart=_after_restart(topic, heads_exact),
         queue=queue_report(topic, now_ms),
         cursors=cursor_reports(topic),
+        schedules=schedule_reports(topic),
         routes=route_reports(topic),
         ownership=_ownership(topic),
     )
