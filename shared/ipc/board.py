@@ -251,6 +251,13 @@ class Slot:
     topic_moves_failed_total = _Word(371)
     move_pause_us = _Word(372)
     """The pause of writes in the last move."""
+    webhook_requests_total = _Word(380)
+    """Requests of webhooks that ended, and failed ones among them."""
+    webhook_failures_total = _Word(381)
+    webhook_dead_batches_total = _Word(382)
+    """Batches that went to a dead-letter topic."""
+    webhooks_open = _Word(383)
+    """Webhooks whose circuit breaker is open."""
     is_export_away = _Word(416)
     """1 while nothing is exported because the store or the catalog does not answer."""
     export_waiting_segments = _Word(417)
