@@ -486,3 +486,95 @@ def test_keys_need_their_scopes_and_are_for_names_and_both_ends(tmp_path: Path) 
         assert ask(READER, "GET", "mine.r") == (200, "")
         assert ask(READER, "DELETE", "mine.r") == forbidden
         assert ask(SOME, "DELETE", "mine.r") == (200, "")
+
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+WEBHOOK_DEFAULTS = {
+    "filter": None,
+    "from": "head",
+    "format": "json",
+    "batch": 100,
+    "timeout_ms": 10_000,
+    "max_attempts": None,
+    "dead_letter": None,
+}
+
+
+def put_webhook(routes: Routes, route: str, **options: Any) -> Answer:
+    # It is never connected to: the address is not public.
+    body = {"source": routes.topic("a"), "dest": "http://127.0.0.1:9/in", "secret": SECRET, **options}
+    return routes.ask("PUT", routes.path(route), {name: one for name, one in body.items() if one != ""})
+
+
+def test_a_webhook_is_listed_with_its_state_and_without_its_secret(routes: Routes) -> None:
+    made = put_webhook(routes, "hook")
+    assert made.status == 201, made
+    ends = {"source": routes.topic("a"), "dest": "http://127.0.0.1:9/in"}
+    fields = {name: made.json[name] for name in made.json if name not in ("performance", "created")}
+    assert fields == {"router": routes.topic("hook"), **ends, **WEBHOOK_DEFAULTS}
+    routes.append("a", 1)
+    state = routes.ask("GET", routes.path("hook")).json
+    state.pop("performance")
+    (entry,) = routes.ask("GET", f"/v0/routers?prefix={routes.name}&dest={quote(ends['dest'])}").json[
+        "routers"
+    ]
+    for one in (state, entry):
+        delivery = one.pop("delivery")
+        assert list(delivery) == ["lag", "attempts", "last_status", "last_error", "open_until"]
+        assert delivery["last_status"] is None
+        assert one == {**fields, "forwarded_total": 0}
+    options = {"format": "ndjson", "batch": 5, "timeout_ms": "2s", "dead_letter": routes.topic("dead")}
+    changed = put_webhook(routes, "hook", secret="", **options)
+    assert changed.status == 200, changed
+    assert (changed.json["timeout_ms"], changed.json["max_attempts"]) == (2000, 10)
+    assert SECRET not in str([made, state, entry, changed])
+    assert routes.ask("DELETE", routes.path("hook")).json["deleted"] is True
+
+
+def test_two_webhooks_may_lead_to_one_url_and_their_url_may_change(routes: Routes) -> None:
+    assert [put_webhook(routes, name).status for name in ("one", "two")] == [201, 201]
+    assert put_webhook(routes, "one", dest="http://127.0.0.1:9/new").status == 200
+    copies = routes.ask("PUT", routes.path("one"), {"source": routes.topic("a"), "dest": routes.topic("b")})
+    assert (copies.status, copies.json["error"]["detail"]["reason"]) == (409, "router_repoint_forbidden")
+    removed = routes.ask("DELETE", f"/v0/topics/{routes.topic('a')}").json["routers_removed"]
+    assert removed == [routes.topic("one"), routes.topic("two")]
+    assert routes.listed() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"secret": ""}, "secret"),
+        ({"secret": "whsec_short"}, "secret"),
+        ({"secret": "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}, "secret"),
+        ({"dest": "ftp://example.com/"}, "dest"),
+        ({"dest": "https://"}, "dest"),
+        ({"dest": "https://user:word@example.com/"}, "dest"),
+        ({"dest": "https://example.com:99999/"}, "dest"),
+        ({"dest": "https://example.com/#a"}, "dest"),
+        ({"dest": "https://example.com/ a"}, "dest"),
+        ({"dest": "https://example.com/" + "a" * 2048}, "dest"),
+        ({"batch": 0}, "batch"),
+        ({"batch": 1001}, "batch"),
+        ({"timeout_ms": 99}, "timeout_ms"),
+        ({"timeout_ms": 60_001}, "timeout_ms"),
+        ({"timeout_ms": "soon"}, "timeout_ms"),
+        ({"format": "xml"}, "format"),
+        ({"max_attempts": 3}, "max_attempts"),
+        ({"max_attempts": 0, "dead_letter": "d"}, "max_attempts"),
+        ({"dead_letter": "a/b"}, "dead_letter"),
+        ({"preserve_tag": False}, "preserve_tag"),
+        ({"guarantee": "exactly_once"}, "guarantee"),
+        ({"allow_cycle": True}, "allow_cycle"),
+        ({"dest": "b"}, "secret"),
+    ],
+)
+def test_a_wrong_field_of_a_webhook_is_named_and_nothing_is_made(
+    routes: Routes, options: dict[str, Any], field: str
+) -> None:
+    answer = put_webhook(routes, "hook", **options)
+    assert (answer.status, answer.code) == (400, "invalid_request")
+    assert answer.json["error"]["message"].startswith(f"{field}: "), answer.json
+    assert SECRET not in str(answer)
+    assert routes.listed() == []
+    assert not routes.is_there("a")

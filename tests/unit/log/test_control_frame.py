@@ -9,6 +9,7 @@ import pytest
 
 from shared.contract.route_rule import RouteRule
 from shared.contract.topic_config import TopicConfig
+from shared.contract.webhook import WebhookOptions
 from topicsd.log import control_frame
 from topicsd.log.control_frame import ControlPayload, decode_control, encode_control
 from topicsd.log.frame import FLAG_DURABLE, FrameDamage, FrameType, LogFrame, encode_frame, parse_frame
@@ -35,6 +36,12 @@ CONTROLS: list[ControlPayload] = [
     control_frame.ForwardCreate(RouteRule("a>b", "a", "b"), 1 << 40, 17, 1 << 41),
     control_frame.ForwardCreate(
         RouteRule("r", "a", "b", ["Eq", "x", "ä*"], False, False, False, True, True, True), 3, 0, 0
+    ),
+    control_frame.ForwardCreate(
+        RouteRule("r", "a", "https://b.example/", webhook=WebhookOptions("whsec_x", True, 7, 500, "d", 3)),
+        3,
+        0,
+        0,
     ),
     control_frame.ForwardDelete("a>b"),
     control_frame.ForwardCursor("a>b", 1 << 41, 10_000),

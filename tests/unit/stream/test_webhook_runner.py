@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import msgspec
@@ -88,6 +89,9 @@ class Stage:
     def append(self, *records: object) -> None:
         self.one.append("a", *records)
         self.one.pass_time(20)
+
+    def live_data(self) -> list[int]:
+        return [int(one.data) for one in self.one.read("a", limit=1000).records]
 
     @property
     def route(self) -> RouteState:
@@ -300,3 +304,49 @@ def test_a_webhook_ends_with_its_route_and_with_its_source() -> None:
     assert gone.answer.routes == ["r"]
     assert stage.sent[1].is_cancelled
     assert stage.one.shard.state.routes == {}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_record_is_delivered_in_order_whatever_ends_the_process(seed: int) -> None:
+    """Appends, checkpoints, failures, restarts, kills and power cuts in any order, at any moment."""
+    rng = Random(seed)
+    stage = Stage()
+    stage.put_route(batch=rng.randint(1, 4))
+    received: list[int] = []
+    number = 0
+    for _ in range(120):
+        step = rng.choice(["append", "append", "append", "answer", "answer", "answer", "checkpoint", "end"])
+        if step == "append":
+            count = rng.randint(1, 3)
+            stage.one.send_append("a", *range(number + 1, number + count + 1))
+            number += count
+            stage.one.turn()
+        elif step == "answer":
+            stage.one.pass_time(rng.choice([0, 20, 2000]))
+            answer_next(stage, received, rng)
+        elif step == "checkpoint":
+            stage.one.shard.start_checkpoint()
+            stage.one.turn()
+        else:
+            stage.one.pass_time(rng.choice([0, 20]))
+            stage.end(rng.choice([OneShard.restart, OneShard.kill, OneShard.reboot, OneShard.cut_power]))
+            number = max(stage.live_data(), default=0)
+    for _ in range(300):
+        stage.one.pass_time(2000)
+        answer_next(stage, received, None)
+    assert set(stage.live_data()) <= set(received), seed
+    highest = 0
+    for one in received:
+        assert one <= highest + 1, (seed, received)
+        highest = max(highest, one)
+
+
+def answer_next(stage: Stage, received: list[int], rng: Random | None) -> None:
+    """Answer the request in flight, if there is one, and note what the receiver has."""
+    if not stage.sent:
+        return
+    sent = stage.sent.pop()
+    stage.sent.clear()
+    received += sent.data
+    is_accepted = rng is None or rng.random() < 0.7
+    sent.on_answer(ACCEPTED if is_accepted else FAILED)
