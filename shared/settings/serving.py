@@ -242,6 +242,11 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         Setting(help="Named cursors of one topic.", unit="cursors", minimum=1, maximum=10_000),
     ] = 1000
 
+    max_schedules: Annotated[
+        int,
+        Setting(help="Schedules of one queue.", unit="schedules", minimum=1, maximum=1000),
+    ] = 100
+
     max_producers: Annotated[
         int,
         Setting(

@@ -52,10 +52,15 @@ LAYERS: Final = {
         " topicsd/engine/wakeups topicsd/engine/queue/order"
     ),
     "topicsd/engine/queue/order": "topicsd/engine/queue",
+    "topicsd/engine/schema": "topicsd/engine shared/",
     "topicsd/engine/bundle": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
     "topicsd/engine/write": (
         f"{_ENGINE} topicsd/engine/ownership topicsd/engine/records topicsd/engine/retention"
-        " topicsd/engine/queue"
+        " topicsd/engine/queue topicsd/engine/schema"
+    ),
+    "topicsd/engine/schedules": (
+        f"{_ENGINE} topicsd/engine/queue topicsd/engine/retention topicsd/engine/transfer"
+        " topicsd/engine/write"
     ),
     "topicsd/engine/transfer": (
         f"{_ENGINE} topicsd/engine/queue topicsd/engine/read topicsd/engine/retention"

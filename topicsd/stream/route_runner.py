@@ -4,7 +4,8 @@ W1  The cursor that counts is the engine's, which moves with the copies and in n
     could not be copied is dropped and read again from there: a destination that accepts nothing costs no
     memory.
 W2  No record is skipped. A refused copy is retried, with fewer records if there were too many at once, and
-    else after longer and longer waits; while a destination is full, its source is not even read.
+    else after longer and longer waits; while a destination is full, its source is not even read. So a copy
+    that breaks the destination's schema waits until the schema or the source changes.
 W3  A source that was deleted, created again, or set back to before the cursor, ends the route.
 W4  From a source of another shard only synced records are copied, if the source's durability class has a
     sync. So no copy exists of a record that a crash of that shard loses. For a source of this shard the
@@ -28,6 +29,7 @@ from shared.contract.errors import (
     CORRUPT_SEGMENT,
     POSITION_PAST_HEAD,
     RECORD_TOO_LARGE,
+    SCHEMA_MISMATCH,
     TOPIC_FULL,
     TOPIC_NOT_FOUND,
     Refusal,
@@ -231,10 +233,13 @@ class RouteRunner:
 
     def _on_refusal(self, refusal: Refusal) -> None:
         count = min(self._part_size, len(self._copies))
-        if refusal.code in (TOPIC_FULL, RECORD_TOO_LARGE) and count > 1:
+        if refusal.code in (TOPIC_FULL, RECORD_TOO_LARGE, SCHEMA_MISMATCH) and count > 1:
             self._part_size = count // 2
             self._step()
             return
+        if refusal.code == SCHEMA_MISMATCH and self._retry_seconds == RETRY_SECONDS:
+            name, seq = self.route.rule.name, self._copies.seqs[0]
+            logger.warning('route "%s": waiting at record %d of its source: %s', name, seq, refusal.message)
         self._copies, self._loss = NO_COPIES, None
         self._subscription.rewind(self.route.seq)
         self._schedule_retry()

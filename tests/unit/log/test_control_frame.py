@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.contract.route_rule import RouteRule
+from shared.contract.route_rule import RouteRule, WebhookOptions
+from shared.contract.schedule_rule import ScheduleRule
 from shared.contract.topic_config import TopicConfig
-from shared.contract.webhook import WebhookOptions
 from topicsd.log import control_frame
 from topicsd.log.control_frame import ControlPayload, decode_control, encode_control
 from topicsd.log.frame import FLAG_DURABLE, FrameDamage, FrameType, LogFrame, encode_frame, parse_frame
@@ -33,6 +33,11 @@ CONTROLS: list[ControlPayload] = [
     control_frame.LostRangeFrame(11, 266, "crash"),
     control_frame.Cursor("c", 1 << 62, 5, False),
     control_frame.Cursor("c", 0, 5, True),
+    control_frame.Schedule("s", 1 << 41, 1 << 62),
+    control_frame.Schedule("s", is_gone=True),
+    control_frame.Schedule(
+        "s", 0, 0, ScheduleRule("@daily", "Europe/Berlin", b"1", b'{"a":1}', "tä", 9, "all", True)
+    ),
     control_frame.ForwardCreate(RouteRule("a>b", "a", "b"), 1 << 40, 17, 1 << 41),
     control_frame.ForwardCreate(
         RouteRule("r", "a", "b", ["Eq", "x", "ä*"], False, False, False, True, True, True), 3, 0, 0

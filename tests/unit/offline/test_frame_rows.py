@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.contract.route_rule import RouteRule
-from shared.contract.webhook import WebhookOptions
+from shared.contract.route_rule import RouteRule, WebhookOptions
 from topicsd.log.control_frame import ForwardCreate, encode_control
 from topicsd.log.frame import parse_frame
 from topicsd.offline.report.frame_rows import frame_row, row_text

@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from shared.contract.errors import Refusal, throttled
-from shared.contract.route_rule import RouteRule
-from shared.contract.webhook import WebhookOptions, WebhookStatus
+from shared.contract.route_rule import RouteRule, WebhookOptions, WebhookStatus
 from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.routes.route import RouteDeleted, RoutePut, RouteState, delete_route, put_route
 from topicsd.engine.topic_admin import delete_topic

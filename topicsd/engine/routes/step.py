@@ -10,8 +10,8 @@ the other: after any crash of the process or the machine, no record is copied tw
 
 So records of a source on this shard are written once, into however many topics they are copied.
 
-The bounds of the destination apply as to every append. A refused step has changed nothing, and can be retried
-with fewer records, or later.
+The bounds and the schema of the destination apply as to every append. A refused step has changed nothing, and
+can be retried with fewer records, or later.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from topicsd.engine.routes.reference import References
 from topicsd.engine.routes.route import RouteState, move_route
 from topicsd.engine.state import ShardState
 from topicsd.engine.write.append import PendingAppend, ReferringAppend, join_append, refuse_full
+from topicsd.engine.write.schema_check import refuse_mismatch
 from topicsd.engine.write.seq_ceiling import raise_ceiling, refuse_seqs
 from topicsd.log import control_frame
 from topicsd.log.control_frame import ControlPayload, ForwardCursor, encode_control
@@ -57,6 +58,8 @@ def append_copies(
         log_bytes = references.log_bytes
     if topic.can_reject:
         refusal = refuse_full(shard, topic, len(copies), encoded[2])
+    if topic.schema is not None and refusal is None:
+        refusal = refuse_mismatch(shard, topic, topic.schema, copies.records)
     refusal = refusal or shard.log.admit(log_bytes)
     if refusal is not None:
         reply(refusal)

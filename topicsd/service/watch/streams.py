@@ -27,6 +27,7 @@ from topicsd.service.shards.topic_heads import HeadAnswer, TopicHeads
 from topicsd.service.watch.create import WatchCreator
 from topicsd.service.watch.open import WatchOpener
 from topicsd.service.watch.stream_open import TopicStreamOpener
+from topicsd.service.watch.topic_lookup import TopicLookups
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.remote_feed import RemoteShards
 from topicsd.stream.route_runner import RouteRunners
@@ -34,6 +35,7 @@ from topicsd.stream.sessions import Session, Sessions
 from topicsd.stream.shared.shared_feed import SharedTopics
 from topicsd.stream.shared.shared_reads import SharedReads
 from topicsd.stream.shared.shared_search import SharedSearcher
+from topicsd.stream.tail.session_stream import SessionStreams
 from topicsd.stream.tail.shard_search import ShardSearcher
 from topicsd.stream.tail.topic_finder import TopicFinders
 from topicsd.stream.tail.topic_search import TopicSearcher
@@ -89,14 +91,18 @@ class StreamServices:
         self.permits = StreamPermits(settings, links, peers)
         self.topic_heads = TopicHeads(state, placement, links, peers, broker_number, shared)
         self.sessions = Sessions(state, self.feeds, self._publish)
-        self.creator = WatchCreator(state, self.ids, self.sessions, self.topic_heads, links, peers)
-        self.opener = WatchOpener(state, self.ids, self.sessions, self.permits, self._is_allowed)
         self.finders = self._make_finders(links, placement, broker, broker_number, hidden)
         self.topic_streams = TopicStreams(
             self.feeds, self.finders, loop, state.clock, settings.max_watch_topics, self.count_stream
         )
+        lookups = TopicLookups(self.topic_heads, self.finders, settings.max_watch_topics)
+        self.creator = WatchCreator(state, self.ids, self.sessions, lookups, links, peers)
+        session_streams = SessionStreams(self.sessions, self.topic_streams)
+        self.opener = WatchOpener(
+            state, self.ids, self.sessions, session_streams, self.permits, self._is_allowed
+        )
         self.topic_stream_opener = TopicStreamOpener(
-            state, self.topic_streams, self.topic_heads, self.permits, self._is_stream_allowed
+            state, self.topic_streams, lookups, self.permits, self._is_stream_allowed
         )
         self.webhooks = WebhookClient(AllowedAddresses(settings.webhook_private), state.clock)
         dead_batches = DeadBatches(links, placement)
@@ -180,7 +186,7 @@ class StreamServices:
         self.topic_streams.end_revoked(self._is_stream_allowed)
 
     def _is_allowed(self, session: Session) -> bool:
-        return self._keys.allow(session.definition.key_id, READ_ONLY, session.names)
+        return self._keys.allow(session.definition.key_id, READ_ONLY, session.required)
 
     def _is_stream_allowed(self, key_id: str, names: Iterable[str]) -> bool:
         return self._keys.allow(key_id, READ_ONLY, names)

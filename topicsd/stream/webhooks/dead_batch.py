@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from shared.contract.errors import Refusal
-from shared.contract.route_rule import RouteRule
-from shared.contract.webhook import WebhookStatus
+from shared.contract.route_rule import RouteRule, WebhookStatus
 from topicsd.engine.requests import NO_META, CopiedRecord
 from topicsd.stream.chunks import Chunk
 
