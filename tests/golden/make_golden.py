@@ -25,7 +25,7 @@ from unittest.mock import patch
 import msgspec
 
 from shared.contract.reader_options import ReaderOptions
-from shared.contract.route_rule import RouteRule
+from shared.contract.route_rule import RouteRule, WebhookOptions
 from shared.contract.schedule_rule import ScheduleRule
 from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import RetryPatch
@@ -36,7 +36,8 @@ from tests.harness.shard.shard_driver import DATA_DIR
 from tests.harness.shard.shard_reader import read_now
 from tests.harness.stage.route_shards import start_routes
 from topicsd.engine.requests import BytesRecord, ReadAnswer, ReadRequest, TopicState
-from topicsd.engine.routes.route import delete_route
+from topicsd.engine.routes.route import delete_route, put_route
+from topicsd.engine.routes.step import note_delivered
 from topicsd.engine.schedules.change import delete_schedule, put_schedule
 from topicsd.engine.session_log import log_session, log_session_end
 from topicsd.engine.shard import Shard
@@ -283,6 +284,30 @@ def make_schemas(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_webhooks(one: OneShard) -> None:
+    """Write webhooks: one that changes and delivers, one with all options, and one that ends."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    state, secret = one.shard.state, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    options = WebhookOptions(secret, True, 7, 500, "dead", 3)
+    rules = [
+        RouteRule("hook", "orders", "https://shop.example/in", webhook=WebhookOptions(secret)),
+        RouteRule("all", "orders", "https://shop.example/", ["tag", "Eq", "paid"], webhook=options),
+        RouteRule("ends", "orders", "https://shop.example/in", webhook=options),
+    ]
+    for rule in (*rules, msgspec.structs.replace(rules[0], dest="https://shop.example/new")):
+        put_route(state, rule, RecordedReply())
+        one.settle()
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.append("orders", record({"id": 2}, tag="paid"))
+    for seq in (1, 2):
+        assert note_delivered(state, state.routes["hook"], 1, seq) is None
+        one.settle()
+    delete_route(state, "ends", RecordedReply())
+    one.settle()
+    one.close(checkpoint=False)
+
+
 def make_schedules(one: OneShard) -> None:
     """Schedules with jobs, of which one is paused and one ends."""
     one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
@@ -313,6 +338,7 @@ MAKERS = {
     f"wal-format-{VERSION}-filters": make_filters,
     f"wal-format-{VERSION}-queues": make_queues,
     f"wal-format-{VERSION}-schemas": make_schemas,
+    f"wal-format-{VERSION}-webhooks": make_webhooks,
     f"wal-format-{VERSION}-schedules": make_schedules,
 }
 # With files of the first size the others would have been checkpointed into segments.
@@ -326,6 +352,7 @@ FILE_BYTES = {
     make_filters: 16384,
     make_queues: 16384,
     make_schemas: 16384,
+    make_webhooks: 16384,
     make_schedules: 16384,
 }
 
@@ -333,7 +360,10 @@ FILE_BYTES = {
 def describe_routes(shard: Shard) -> dict[str, Any]:
     return {
         name: {
-            "rule": msgspec.structs.asdict(route.rule),
+            "rule": {
+                **msgspec.structs.asdict(route.rule),
+                "webhook": msgspec.to_builtins(route.rule.webhook),
+            },
             "source_epoch": route.source_epoch,
             "seq": route.seq,
             "source_head": route.source_head,
