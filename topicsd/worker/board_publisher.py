@@ -46,7 +46,7 @@ class BoardPublisher:
         slot.queue_topics = state.totals.queue_count
         slot.routes = len(state.routes)
         slot.leases_in_flight = state.totals.leases_in_flight
-        slot.scheduled_queues = len(state.scheduled)
+        slot.scheduled_queues = len(state.queues_with_schedules)
         slot.scheduled_jobs_total = shard.schedules.job_count
         slot.records_live = state.totals.live_count
         slot.bytes_live = state.totals.live_bytes
