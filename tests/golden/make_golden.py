@@ -380,7 +380,7 @@ def describe_schedules(shard: Shard) -> dict[str, Any]:
             "reached_ms": schedule.reached_ms,
             "last_seq": schedule.last_seq,
         }
-        for topic in shard.state.scheduled
+        for topic in shard.state.queues_with_schedules
         for schedule in topic.schedules.values()
     }
 

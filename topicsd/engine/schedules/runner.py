@@ -51,7 +51,7 @@ class ScheduleRunner:
 
     def wake(self) -> None:
         """Look at all schedules in the next turn, if there are any."""
-        if self._shard.scheduled and not self._is_soon:
+        if self._shard.queues_with_schedules and not self._is_soon:
             self._set_timer(0)
             self._is_soon = True
 
@@ -73,7 +73,7 @@ class ScheduleRunner:
             return
         due = [
             (topic, schedule)
-            for topic in self._shard.scheduled
+            for topic in self._shard.queues_with_schedules
             for schedule in topic.schedules.values()
             if schedule.look_ms <= now_ms and not schedule.is_pending
         ]
@@ -86,7 +86,7 @@ class ScheduleRunner:
         # Whatever is pending now calls `wake` when it is published.
         looks_ms = [
             schedule.look_ms
-            for topic in self._shard.scheduled
+            for topic in self._shard.queues_with_schedules
             for schedule in topic.schedules.values()
             if not schedule.is_pending
         ]
