@@ -14,9 +14,9 @@ import msgspec
 
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import Refusal
-from shared.contract.watch_request import encode_watch_request
 from shared.http.head import Fields
 from shared.ipc.remote_request import decode_answer
+from shared.ipc.watch_request import encode_watch_request
 from tests.harness.stage.feed_shards import Event, FakeStream, read_event
 from tests.harness.stage.shard_stage import ShardStage
 from topicsd.service.call import Call

@@ -8,7 +8,7 @@ from shared.contract.api_keys import ApiKey
 from shared.contract.errors import Refusal, invalid
 from shared.contract.json_bounds import may_hold_nul
 from shared.contract.names import is_topic_pattern, refuse_topic_name
-from shared.contract.watch_request import WatchRequest
+from shared.ipc.watch_request import WatchRequest
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from shared.text.units import duration_ms

@@ -19,10 +19,10 @@ from shared.contract.errors import TOPIC_NOT_FOUND, Refusal, limit_reached, no_a
 from shared.contract.query import query_boolean
 from shared.contract.tag_filter import TopicSelection
 from shared.contract.watch_id import SESSION_BYTES, WatchIds
-from shared.contract.watch_request import WatchRequest, decode_watch_request, encode_watch_request
 from shared.ipc.link import SUPERVISOR, LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
+from shared.ipc.watch_request import WatchRequest, decode_watch_request, encode_watch_request
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.jobs import BackgroundJob, operation
 from topicsd.engine.state import ShardState

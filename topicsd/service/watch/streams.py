@@ -9,6 +9,7 @@ from typing import Final
 from shared.contract.api_keys import READ, ApiKeys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
+from shared.http.public_address import AllowedAddresses
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.shared_placement import SharedPlacement
@@ -19,6 +20,7 @@ from topicsd.broker.broker import Broker
 from topicsd.engine.routes.route import SourcePosition
 from topicsd.engine.shard import Shard
 from topicsd.service.call import logger
+from topicsd.service.shards.dead_batches import DeadBatches
 from topicsd.service.shards.limits import StreamPermits
 from topicsd.service.shards.peers import Peers
 from topicsd.service.shards.topic_heads import HeadAnswer, TopicHeads
@@ -38,6 +40,8 @@ from topicsd.stream.tail.shard_search import ShardSearcher
 from topicsd.stream.tail.topic_finder import TopicFinders
 from topicsd.stream.tail.topic_search import TopicSearcher
 from topicsd.stream.tail.topic_stream import TopicStreams
+from topicsd.stream.webhooks.webhook_client import WebhookClient
+from topicsd.stream.webhooks.webhook_runner import WebhookTools
 
 FOLLOW_REQUESTS: Final = frozenset(
     {LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS, LinkKind.FIND_TOPICS}
@@ -100,7 +104,10 @@ class StreamServices:
         self.topic_stream_opener = TopicStreamOpener(
             state, self.topic_streams, lookups, self.permits, self._is_stream_allowed
         )
-        self.route_runners = RouteRunners(state, loop, self.feeds)
+        self.webhooks = WebhookClient(AllowedAddresses(settings.webhook_private), state.clock)
+        dead_batches = DeadBatches(links, placement)
+        tools = WebhookTools(self.feeds, self.webhooks.send, dead_batches.store)
+        self.route_runners = RouteRunners(state, loop, self.feeds, tools)
         self._publish()
 
     def _make_finders(

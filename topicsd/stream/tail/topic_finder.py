@@ -61,6 +61,11 @@ class TopicFinders:
         self._open: dict[TopicFinder, None] = {}
         placement.call_on_change(self._on_change)
 
+    @property
+    def count(self) -> int:
+        """Return the number of open finders."""
+        return len(self._open)
+
     def finder(self, selection: TopicSelection, names_max: int) -> TopicFinder:
         """Return a finder that gets at most `names_max` topics of one process at once."""
         return TopicFinder(self, selection, names_max)

@@ -89,6 +89,10 @@ class TopicStreams:
         self._on_count_change = on_count_change
         self._streams: dict[TopicStream, None] = {}
 
+    @property
+    def count(self) -> int:
+        return len(self._streams)
+
     def finder(self, selection: TopicSelection) -> TopicFinder:
         # One more than there is room for, which shows that there are too many.
         return self.finders.finder(selection, self.topics_max + 1)
