@@ -155,6 +155,35 @@ def make_filters(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_searches(one: OneShard) -> None:
+    """Watch sessions that look for topics: with topics, within prefixes, and without any topic yet."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    plain = SessionFrame(
+        b"search with topic", "", ["orders"], [1], [1], limit=256, bytes_max=262_144, heartbeat_ms=15_000
+    )
+    searches = [
+        msgspec.structs.replace(plain, topic_filter=TagFilter(frozenset(["orders", "later"]))),
+        msgspec.structs.replace(
+            plain,
+            session=b"search of nothing",
+            names=[],
+            from_seqs=[],
+            epochs=[],
+            topic_filter=TagFilter(frozenset(), ("shop.",), ("*.e?",)),
+            within=("shop.", "x.eu"),
+        ),
+    ]
+    ended = msgspec.structs.replace(searches[1], session=b"ended search-----")
+    for session in (*searches, ended):
+        log_session(one.shard.state, session, RecordedReply())
+        one.settle()
+    log_session_end(one.shard.state, ended.session)
+    one.append("orders", record({"id": 2}))
+    one.close(checkpoint=False)
+
+
 def make_routes(one: OneShard) -> None:
     """Write routes: one that stays, one that changes, one that ends, and one whose source evicted records."""
     one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
@@ -339,6 +368,7 @@ MAKERS = {
     f"wal-format-{VERSION}-queues": make_queues,
     f"wal-format-{VERSION}-schemas": make_schemas,
     f"wal-format-{VERSION}-webhooks": make_webhooks,
+    f"wal-format-{VERSION}-searches": make_searches,
     f"wal-format-{VERSION}-schedules": make_schedules,
 }
 # With files of the first size the others would have been checkpointed into segments.
@@ -353,6 +383,7 @@ FILE_BYTES = {
     make_queues: 16384,
     make_schemas: 16384,
     make_webhooks: 16384,
+    make_searches: 8192,
     make_schedules: 16384,
 }
 
@@ -391,6 +422,7 @@ def describe_sessions(shard: Shard) -> dict[str, Any]:
             **msgspec.structs.asdict(session_frame),
             "session": session.hex(),
             "match": msgspec.to_builtins(session_frame.match),
+            "topic_filter": msgspec.to_builtins(session_frame.topic_filter, order="deterministic"),
         }
         for session, session_frame in shard.state.watch_sessions.items()
     }

@@ -236,3 +236,5 @@ def watch(api: TopicClient, names: Names) -> None:
         api.ask(
             "POST", "watch", {"topics": topics, "heartbeat_ms": 20_000, "max_batch_bytes": 50_000, **options}
         )
+    api.ask("POST", "watch", {"topics": {names.plain: {}, "found.*": {}, "later": {}}, "missing": "wait"})
+    api.ask("POST", "watch", {"topics": {"nothing-is-found.*": {}}})
