@@ -94,6 +94,10 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
         lambda slot: slot.leases_in_flight,
     ),
     gauge("topics_queue_waiting_claims", "Claims that wait for a job.", lambda slot: slot.waiting_claims),
+    gauge("topics_scheduled_queues", "Queues with schedules.", lambda slot: slot.scheduled_queues),
+    counter(
+        "topics_scheduled_jobs_total", "Jobs added by schedules.", lambda slot: slot.scheduled_jobs_total
+    ),
     gauge("topics_watch_sessions", "Watch sessions.", lambda slot: slot.watch_sessions),
     gauge(
         "topics_sse_lagging",
@@ -130,6 +134,16 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     counter("topics_records_total", "Records of acknowledged writes.", lambda slot: slot.records_total),
     counter("topics_reads_total", "Answered reads.", lambda slot: slot.reads_total),
     counter("topics_evictions_total", "Records evicted by a cap or by age.", lambda slot: slot.evicted_total),
+    counter(
+        "topics_schema_refused_total",
+        "Writes refused because a record broke the schema of its topic.",
+        lambda slot: slot.schema_refused_total,
+    ),
+    counter(
+        "topics_schema_accepted_total",
+        "Records accepted although they broke the schema of their topic (`schema_mode` `warn`).",
+        lambda slot: slot.schema_accepted_total,
+    ),
     counter(
         "topics_checkpoints_total",
         "Checkpoints: moves of records from the log into segments.",

@@ -287,6 +287,13 @@ class Slot:
     """Topics that this node must not serve."""
     merged_segments_total = _Word(431)
     """Small segments that were merged into others."""
+    scheduled_queues = _Word(432)
+    """Queues with schedules, and the jobs that schedules added."""
+    scheduled_jobs_total = _Word(433)
+
+    schema_refused_total = _Word(434)
+    """Writes refused because a record broke its topic's schema, and such records that `warn` accepted."""
+    schema_accepted_total = _Word(435)
 
     broker_records_in_total = _Word(440)
     """Records and bytes that a broker took for shared topics and committed, as the next."""

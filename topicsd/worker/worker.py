@@ -145,6 +145,7 @@ class Worker:
         loading = self._loop.create_task(self._load_protocols())
         await self._shutdown.wait()
         await self._drain()
+        await self._dispatch.streams.webhooks.close()
         await self._drain_broker()
         await loading
         server.close()

@@ -79,6 +79,16 @@ def test_evicted_records_are_counted_and_deleted_ones_are_not(slot: Slot) -> Non
     assert slot.evicted_total == 4
 
 
+def test_records_that_broke_a_schema_are_counted(slot: Slot) -> None:
+    one = OneShard()
+    one.put("a", schema={"type": "null"})
+    one.refused_append("a", None, 1, 2)
+    one.put("a", schema_mode="warn")
+    one.append("a", None, 1, 2)
+    publish(slot, one)
+    assert (slot.schema_refused_total, slot.schema_accepted_total) == (1, 2)
+
+
 def test_leases_in_flight_are_published(slot: Slot) -> None:
     one = OneShard()
     for name in ("a", "b"):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from shared.contract.errors import Refusal, no_answer
 from shared.contract.tag_filter import TagFilter
+from shared.contract.topic_selection import TopicSelection
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.shared_placement import SharedPlacement
@@ -24,7 +25,6 @@ from topicsd.stream.tail.topic_search import (
     TopicNames,
     TopicQuery,
     TopicSearcher,
-    TopicSelection,
     decode_names,
     decode_query,
     encode_search,

@@ -138,6 +138,40 @@ def test_a_compressed_body_is_inflated_as_far_as_there_is_room() -> None:
     assert b"".join(stage.batches) == LINE * 1_000_000
 
 
+def test_blank_lines_that_inflate_to_very_many_are_skipped_a_few_at_a_time() -> None:
+    stage = Stage(content_encoding="gzip")
+    stage.upload.write(gzip.compress(b"\n" * (8 * MIB) + b"1\n"))
+    upload, turns = stage.upload, 0
+    assert not upload.is_idle
+    assert upload.is_full
+    while not stage.waiting:
+        before = upload._lines
+        stage.loop.run_turn()
+        turns += 1
+        assert upload._lines - before <= 3 * BATCH_LINES_MAX, "the loop serves others between the turns"
+    assert turns > 8 * MIB // BATCH_LINES_MAX // 3
+    call = stage.end()
+    assert b"".join(stage.batches).strip() == b"1"
+    assert json.loads(call.body_sent)["lines"] == 8 * MIB + 1
+
+
+def test_short_lines_are_not_inflated_faster_than_they_are_written() -> None:
+    stage = Stage(content_encoding="gzip")
+    stage.upload.write(gzip.compress(b"1\n" * (2 * MIB)))
+    for _ in range(20):
+        stage.answer()
+        assert stage.upload._size <= GATHERED_BYTES_MAX + INFLATED_AT_ONCE
+    stage.upload.cancel()
+
+
+def test_a_compressed_body_without_its_end_writes_no_part_of_a_line() -> None:
+    stage = Stage(content_encoding="gzip")
+    stage.upload.write(gzip.compress(b"\n" * (BATCH_LINES_MAX + 1) + b"1234567")[:-12])
+    call = stage.end()
+    assert stage.batches == []
+    assert "it is truncated" in json.loads(call.body_sent)["error"]["message"]
+
+
 def test_batches_with_a_key_end_at_the_same_lines_however_the_body_arrives() -> None:
     generator = random.Random(5)
     lines = [b'"%b"' % (b"y" * generator.choice([1, 10, 300, 40_000])) for _ in range(3000)]
