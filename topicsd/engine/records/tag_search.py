@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from shared.contract.tag_filter import TagFilter
+from shared.contract.tag_filter import TagFilter, pattern_of
 from topicsd.segment.tags_file import TagsReader
 
 
@@ -17,8 +17,11 @@ class TagSearch:
 
     def __init__(self, tag_filter: TagFilter) -> None:
         self._filter = tag_filter
-        self.globs = tuple((_literal_start(glob).encode(), _matcher(glob)) for glob in tag_filter.globs)
-        """For each glob the text that it begins with, and its match."""
+        starts: dict[str, list[str]] = {}
+        for glob in tag_filter.globs:
+            starts.setdefault(_literal_start(glob), []).append(glob)
+        self.globs = tuple((start.encode(), _matcher(tuple(globs))) for start, globs in starts.items())
+        """For each text with which globs begin, the match of these globs together."""
         self.tags = tuple(sorted(tag.encode() for tag in tag_filter.tags))
         self.prefixes = tuple(prefix.encode() for prefix in tag_filter.prefixes)
 
@@ -49,9 +52,9 @@ class TagSearch:
 _ALL = 1 << 63
 
 
-def _matcher(glob: str) -> Callable[[bytes], bool]:
-    selects = TagFilter(globs=(glob,)).selects
-    return lambda tag: selects(tag.decode())
+def _matcher(globs: tuple[str, ...]) -> Callable[[bytes], bool]:
+    fullmatch = pattern_of(globs).fullmatch
+    return lambda tag: fullmatch(tag.decode()) is not None
 
 
 def _literal_start(glob: str) -> str:

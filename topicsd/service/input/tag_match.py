@@ -26,6 +26,9 @@ SentMatch = str | list[str | list[str | list[str]]]
 
 PARTS_MAX: Final = 256
 BYTES_MAX: Final = 64 << 10
+GLOBS_MAX: Final = 16
+GLOB_BYTES_MAX: Final = 512
+"""Of the patterns that no index finds: each tag is compared with all of them, byte by byte, in the loop."""
 
 _decode: Final = msgspec.json.Decoder(SentMatch).decode
 _RULE: Final = (
@@ -151,8 +154,28 @@ class _Parts:
         size = sum(len(text.encode()) for text in texts)
         if size > BYTES_MAX:
             return invalid(field, f"must be at most {BYTES_MAX} bytes, got {size}", BYTES_MAX)
+        if len(self._globs) > GLOBS_MAX:
+            rule = f"must have at most {GLOBS_MAX} patterns with a * or ? before their end"
+            return invalid(field, f"{rule}, got {len(self._globs)}", GLOBS_MAX)
+        size = sum(len(glob.encode()) for glob in self._globs)
+        if size > GLOB_BYTES_MAX:
+            rule = f"patterns with a * or ? before their end must be at most {GLOB_BYTES_MAX} bytes together"
+            return invalid(field, f"{rule}, got {size}", GLOB_BYTES_MAX)
         if any("\0" in text for text in texts):
             return invalid(field, "must not contain a NUL character")
         if "" in self.tags:
             return invalid(field, "must not have an empty tag: it would match nothing")
-        return TagFilter(frozenset(self.tags), tuple(sorted(self._prefixes)), tuple(sorted(self._globs)))
+        return TagFilter(frozenset(self.tags), _simplest(self._prefixes), tuple(sorted(self._globs)))
+
+
+def _simplest(prefixes: set[str]) -> tuple[str, ...]:
+    """Return the prefixes that no other one begins, sorted.
+
+    >>> _simplest({"ab", "a", "b"})
+    ('a', 'b')
+    """
+    kept: list[str] = []
+    for prefix in sorted(prefixes):
+        if not kept or not prefix.startswith(kept[-1]):
+            kept.append(prefix)
+    return tuple(kept)

@@ -12,6 +12,8 @@ from shared.contract.errors import Refusal
 from shared.contract.tag_filter import TagFilter
 from topicsd.service.input.tag_match import (
     BYTES_MAX,
+    GLOB_BYTES_MAX,
+    GLOBS_MAX,
     PARTS_MAX,
     parse_match,
     parse_match_query,
@@ -26,6 +28,10 @@ FORMS: list[tuple[Any, TagFilter]] = [
     (["tag", "Glob", "a**"], TagFilter(prefixes=("a",))),
     (["tag", "Glob", "*"], TagFilter(prefixes=("",))),
     (["tag", "Glob", "a?"], TagFilter(globs=("a?",))),
+    (
+        ["any", *(["tag", "Glob", f"{tag}*"] for tag in ("ab", "b", "a", "ac"))],
+        TagFilter(prefixes=("a", "b")),
+    ),
     (["tag", "Glob", "*a**b?"], TagFilter(globs=("*a*b?",))),
     (["any", "a", ["tag", "In", ["b"]], ["tag", "Glob", "c*"]], TagFilter(frozenset(["a", "b"]), ("c",))),
 ]
@@ -46,6 +52,14 @@ REFUSED: list[tuple[Any, str]] = [
         f"match: must have at most {PARTS_MAX} tags",
     ),
     ("a" * (BYTES_MAX + 1), f"match: must be at most {BYTES_MAX} bytes, got {BYTES_MAX + 1}"),
+    (
+        ["any", *(["tag", "Glob", f"*{number}"] for number in range(GLOBS_MAX + 1))],
+        f"match: must have at most {GLOBS_MAX} patterns with a * or ? before their end, got {GLOBS_MAX + 1}",
+    ),
+    (
+        ["any", *(["tag", "Glob", f"*{number}" + "a" * 99] for number in range(6))],
+        f"match: patterns with a * or ? before their end must be at most {GLOB_BYTES_MAX} bytes together",
+    ),
     (["any", "a", ["tag", "Glob", "b\0*"]], "match: must not contain a NUL"),
     ("", "match: must not have an empty tag"),
 ]
@@ -104,6 +118,6 @@ def test_globs_select_what_fnmatch_selects() -> None:
 
 
 def test_a_hostile_glob_takes_no_long_search() -> None:
-    match = parse_match_query("match", "*a" * 2000 + "*b?")
+    match = parse_match_query("match", "*a" * (GLOB_BYTES_MAX // 2 - 2) + "*b?")
     assert isinstance(match, TagFilter)
     assert not match.selects("a" * 60_000)
