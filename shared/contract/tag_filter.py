@@ -28,13 +28,12 @@ class TagFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return tag != "" and (
             tag in self.tags
             or tag.startswith(self.prefixes)
-            or (self.globs != () and pattern_of(self.globs).fullmatch(tag) is not None)
+            or (self.globs != () and _pattern_of(self.globs).fullmatch(tag) is not None)
         )
 
 
 @lru_cache(maxsize=1024)
-def pattern_of(globs: tuple[str, ...]) -> re.Pattern[str]:
-    """Return the regular expression of all these globs."""
+def _pattern_of(globs: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(_expression_of, globs)), re.DOTALL)
 
 

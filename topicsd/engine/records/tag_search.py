@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from shared.contract.tag_filter import TagFilter, pattern_of
+from shared.contract.tag_filter import TagFilter
 from topicsd.segment.tags_file import TagsReader
 
 
@@ -17,11 +17,8 @@ class TagSearch:
 
     def __init__(self, tag_filter: TagFilter) -> None:
         self._filter = tag_filter
-        starts: dict[str, list[str]] = {}
-        for glob in tag_filter.globs:
-            starts.setdefault(_literal_start(glob), []).append(glob)
-        self.globs = tuple((start.encode(), _matcher(tuple(globs))) for start, globs in starts.items())
-        """For each text with which globs begin, the match of these globs together."""
+        self.globs = _globs_of(tag_filter.globs)
+        """The text that all globs begin with, and their match; empty without globs."""
         self.tags = tuple(sorted(tag.encode() for tag in tag_filter.tags))
         self.prefixes = tuple(prefix.encode() for prefix in tag_filter.prefixes)
 
@@ -52,9 +49,18 @@ class TagSearch:
 _ALL = 1 << 63
 
 
-def _matcher(globs: tuple[str, ...]) -> Callable[[bytes], bool]:
-    fullmatch = pattern_of(globs).fullmatch
-    return lambda tag: fullmatch(tag.decode()) is not None
+def _globs_of(globs: tuple[str, ...]) -> tuple[tuple[bytes, Callable[[bytes], bool]], ...]:
+    if not globs:
+        return ()
+    selects = TagFilter(globs=globs).selects
+    starts = [_literal_start(glob) for glob in globs]
+    # Between the first and the last in order, the others have what both begin with.
+    low, high = min(starts), max(starts)
+    same = next(
+        (at for at, (one, other) in enumerate(zip(low, high, strict=False)) if one != other), len(low)
+    )
+    start = low[:same]
+    return ((start.encode(), lambda tag: selects(tag.decode())),)
 
 
 def _literal_start(glob: str) -> str:

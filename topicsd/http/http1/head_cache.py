@@ -22,7 +22,6 @@ import msgspec
 from shared.contract.api_keys import sent_key_of
 from shared.contract.endpoints import Match, resolve
 from shared.contract.errors import Refusal
-from shared.http.cors import refuse_unasked
 from shared.http.head import Fields, RequestLine, parse_fields, parse_line
 from topicsd.service.call import BrowserCall, HttpCall
 from topicsd.service.dispatch import Dispatch
@@ -116,11 +115,7 @@ class HeadCache:
         fields = parse_fields(text)
         if isinstance(fields, Refusal):
             return fields
-        origins = self._dispatch.origins
-        refusal = refuse_unasked(fields, origins)
-        if refusal is not None:
-            return refusal
-        cors = origins.fields_for(fields.origin)
+        cors = self._dispatch.origins.fields_for(fields.origin)
         if cors:
             fields = msgspec.structs.replace(fields, cors=cors)
         is_encoded = fields.is_chunked or fields.content_encoding not in ("", "identity")

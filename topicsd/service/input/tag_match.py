@@ -25,10 +25,10 @@ SentMatch = str | list[str | list[str | list[str]]]
 """The JSON form. It is not nested deeper than `["any", ["tag","In",["new.1"]]]`."""
 
 PARTS_MAX: Final = 256
-BYTES_MAX: Final = 64 << 10
+# Every tag is compared with them, while tags and prefixes are looked up.
 GLOBS_MAX: Final = 16
-GLOB_BYTES_MAX: Final = 512
-"""Of the patterns that no index finds: each tag is compared with all of them, byte by byte, in the loop."""
+GLOB_BYTES_MAX: Final = 256
+BYTES_MAX: Final = 64 << 10
 
 _decode: Final = msgspec.json.Decoder(SentMatch).decode
 _RULE: Final = (
@@ -151,16 +151,16 @@ class _Parts:
             return invalid(
                 field, f"must have at most {PARTS_MAX} tags and patterns, got {len(texts)}", PARTS_MAX
             )
+        if len(self._globs) > GLOBS_MAX:
+            rule = f"must have at most {GLOBS_MAX} patterns besides prefixes, got {len(self._globs)}"
+            return invalid(field, rule, GLOBS_MAX)
+        size = sum(len(glob.encode()) for glob in self._globs)
+        if size > GLOB_BYTES_MAX:
+            rule = f"patterns besides prefixes must be at most {GLOB_BYTES_MAX} bytes together, got {size}"
+            return invalid(field, rule, GLOB_BYTES_MAX)
         size = sum(len(text.encode()) for text in texts)
         if size > BYTES_MAX:
             return invalid(field, f"must be at most {BYTES_MAX} bytes, got {size}", BYTES_MAX)
-        if len(self._globs) > GLOBS_MAX:
-            rule = f"must have at most {GLOBS_MAX} patterns with a * or ? before their end"
-            return invalid(field, f"{rule}, got {len(self._globs)}", GLOBS_MAX)
-        size = sum(len(glob.encode()) for glob in self._globs)
-        if size > GLOB_BYTES_MAX:
-            rule = f"patterns with a * or ? before their end must be at most {GLOB_BYTES_MAX} bytes together"
-            return invalid(field, f"{rule}, got {size}", GLOB_BYTES_MAX)
         if any("\0" in text for text in texts):
             return invalid(field, "must not contain a NUL character")
         if "" in self.tags:

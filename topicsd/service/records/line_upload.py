@@ -303,7 +303,12 @@ class LineUpload:
         answer = _decode_answer(body)
         batch, self._batch = self._batch, b""
         self._throttled_since = -1.0
-        self._lines += _line_count(batch)
+        lines = _line_count(batch)
+        counts = self._dispatch.handlers.counts
+        counts.uploads += not self._batches
+        counts.upload_lines += lines
+        counts.upload_records += 0 if answer.deduped else answer.count
+        self._lines += lines
         self._batches += 1
         self._count += answer.count
         self._deduped += answer.count if answer.deduped else 0
@@ -412,6 +417,7 @@ def _with_line(refusal: Refusal, batch: bytes, lines_before: int) -> Refusal:
     numbers = [number for number, line in enumerate(batch.split(b"\n"), 1) if line and not line.isspace()]
     line = lines_before + numbers[int(match[1])]
     detail = {**(refusal.detail or {}), "line": line}
+    detail.pop("index", None)
     field = str(detail.pop("field", ""))
     if name := _INDEX.sub("", field, count=1):
         detail["field"] = name

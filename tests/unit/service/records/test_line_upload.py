@@ -24,6 +24,7 @@ from topicsd.service.records.line_upload import (
     THROTTLED_SECONDS_MAX,
     LineUpload,
 )
+from topicsd.service.request_counts import RequestCounts
 
 MIB = 1 << 20
 LINE = b'"' + b"x" * 98 + b'"\n'
@@ -48,7 +49,10 @@ class Stage:
         self.keys: list[str] = []
         self.changes = 0
         self._seq = 0
-        handlers = SimpleNamespace(settings=Settings(), loop=self.loop, monotonic=self.clock.monotonic)
+        self.counts = RequestCounts(self.clock)
+        handlers = SimpleNamespace(
+            settings=Settings(), loop=self.loop, monotonic=self.clock.monotonic, counts=self.counts
+        )
         keys = SimpleNamespace(are_required=False)
         dispatch = SimpleNamespace(handlers=handlers, keys=keys, start_with_key=self._start)
         match = resolve("POST", "/v0/topics/t/records")
@@ -110,8 +114,15 @@ def test_a_client_waits_while_a_batch_is_on_its_way_and_enough_is_gathered() -> 
     assert not stage.upload.is_full
     assert stage.changes > 0
     assert b"".join([*stage.batches]) != b""
+    assert (stage.counts.uploads, stage.counts.upload_lines) == (1, stage.batches[0].count(b"\n"))
     assert stage.end().status == 200
     assert b"".join(stage.batches) == part * (sent // len(part))
+    written = sent // len(LINE)
+    assert (stage.counts.uploads, stage.counts.upload_lines, stage.counts.upload_records) == (
+        1,
+        written,
+        written,
+    )
 
 
 def test_a_compressed_body_is_inflated_as_far_as_there_is_room() -> None:
