@@ -40,6 +40,9 @@ def compaction(key: str, first: int, last: int) -> Compaction:
     return Compaction(f"id-{key}", "t", 7, extent)
 
 
+THIRD = compaction("third", 1, 8)
+
+
 class Merge:
     """A topic with two compacted extents and two others, and a process that merges the first two again."""
 
@@ -70,7 +73,7 @@ class Merge:
         records = self.other.extents_from("t", 1, 9)
         return [(one.first_seq, one.last_seq, one.key, one.byte_length) for one in records]
 
-    def merge(self, at: int, then: Callable[[], object]) -> bool:
+    def merge(self, at: int, then: Callable[[], object], one: Compaction = THIRD) -> bool:
         """Merge again, and call `then` before the request of number `at`; return whether it came so far."""
 
         def before() -> None:
@@ -80,7 +83,7 @@ class Merge:
 
         self.store.before_request = before
         with suppress(ProcessDied):
-            self.compact(self.catalog, compaction("third", 1, 8))
+            self.compact(self.catalog, one)
         self.store.before_request = None
         return self.requests > at
 
@@ -145,6 +148,31 @@ def test_a_change_between_any_two_requests_leaves_extents_that_follow_each_other
         if change == "merge":
             assert extents in (AFTER, [(1, 8, "fourth", 108), *BEFORE[2:]])
         assert merge.other.condemn([key for _, _, key, _ in extents]) == set()
+
+
+@pytest.mark.parametrize(("first", "other_first"), [(1, 5), (5, 1)])
+def test_merges_that_end_at_one_seq_leave_the_length_of_the_last_object(first: int, other_first: int) -> None:
+    merge, requests = Merge(), 1
+    number = 0
+    while number < requests:
+        merge = Merge()
+        merge.compact(merge.other, compaction("last", 9, 12))
+
+        def merge_others(merge: Merge = merge) -> None:
+            claim = Claim("t", "compactor", merge.keys.clock.now_ms(), REPEATED_MS)
+            with suppress(CompactionRefused, CatalogUnavailable):
+                merge.other.finish_compaction("t")
+                merge.other.begin_compaction(claim, compaction("fourth", other_first, 12))
+                merge.other.finish_compaction("t")
+
+        with suppress(CompactionRefused, CatalogUnavailable):
+            merge.merge(number, merge_others, compaction("third", first, 12))
+        merge.other.finish_compaction("t")
+        extents = merge.extents()
+        assert (extents[0][0], extents[-1][1]) == (1, 12)
+        assert all(one[1] + 1 == after[0] for one, after in pairwise(extents))
+        requests, number = max(requests, merge.requests), number + 1
+    assert requests > 10
 
 
 @pytest.mark.parametrize(
