@@ -17,6 +17,7 @@ from topicsd.catalog.shared.key_shared import KeyValueSharedCatalog
 from topicsd.catalog.shared.shared_catalog import (
     REPEATED_MS,
     Claim,
+    ClaimLost,
     Compaction,
     CompactionRefused,
     Part,
@@ -25,6 +26,7 @@ from topicsd.catalog.shared.shared_catalog import (
 )
 
 REQUESTS_MAX = 200
+CLAIM_REQUESTS = 4
 BLOBS = 6
 Extents = list[tuple[int, int, str, int]]
 BEFORE: Extents = [(1, 4, "first", 104), (5, 8, "second", 108), (9, 10, "blob-4", 9), (11, 12, "blob-5", 9)]
@@ -150,10 +152,21 @@ def test_a_change_between_any_two_requests_leaves_extents_that_follow_each_other
         assert merge.other.condemn([key for _, _, key, _ in extents]) == set()
 
 
+def test_a_merge_of_a_deleted_topic_leaves_nothing_to_a_later_one() -> None:
+    for at in [*positions()][CLAIM_REQUESTS:]:
+        merge = Merge()
+
+        def delete(merge: Merge = merge) -> None:
+            merge.other.forget("t", 7)
+
+        with suppress(ClaimLost, CompactionRefused, CatalogUnavailable):
+            merge.merge(at, delete)
+        assert not any(key.endswith("/compaction-cursor") for key in merge.keys.entries), at
+
+
 @pytest.mark.parametrize(("first", "other_first"), [(1, 5), (5, 1)])
 def test_merges_that_end_at_one_seq_leave_the_length_of_the_last_object(first: int, other_first: int) -> None:
-    merge, requests = Merge(), 1
-    number = 0
+    number, requests = 0, 1
     while number < requests:
         merge = Merge()
         merge.compact(merge.other, compaction("last", 9, 12))

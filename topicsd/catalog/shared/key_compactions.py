@@ -152,7 +152,7 @@ class KeyCompactions:
         if record.state == "DELETING_OLD":
             self._delete_old(topic, record)
             record = self._advance(keys, record, "UPDATING_CURSOR")
-        self._update_cursor(keys, record)
+        self._update_cursor(topic, record)
         compaction = self._compaction(topic, record)
         present, version = self._topics.get(keys.compaction, CompactionRecord, keys)
         if present is not None and present.compaction_id == record.compaction_id:
@@ -229,8 +229,12 @@ class KeyCompactions:
             raise self._topics.conflict(keys.name)
         self._topics.delete([*old, *appended, *replaced], keys)
 
-    def _update_cursor(self, keys: TopicKeys, record: CompactionRecord) -> None:
+    def _update_cursor(self, topic: LoadedTopic, record: CompactionRecord) -> None:
+        keys = topic.keys
         cursor, version = self._topics.get(keys.cursor, CompactionCursor, keys)
+        if cursor is None:
+            # A topic has one, unless it was deleted: a later topic of the name must not find this one.
+            self._topics.check_unchanged(topic)
         if cursor is None or cursor.offset < record.end_offset:
             self._topics.put(keys.cursor, CompactionCursor(record.end_offset), version, keys)
 
