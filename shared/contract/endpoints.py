@@ -96,6 +96,12 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _words("write"), is_data=True),
     Endpoint("GET", "/v0/topics/:topic/cursors/:cursor", "cursor_state", _words("read"), is_data=True),
     Endpoint("DELETE", "/v0/topics/:topic/cursors/:cursor", "delete_cursor", _words("delete"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/schedules", "list_schedules", _words("read"), is_data=True),
+    Endpoint("PUT", "/v0/topics/:topic/schedules/:schedule", "put_schedule", _words("admin"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/schedules/:schedule", "schedule_state", _words("read"), is_data=True),
+    Endpoint(
+        "DELETE", "/v0/topics/:topic/schedules/:schedule", "delete_schedule", _words("delete"), is_data=True
+    ),
     Endpoint("POST", "/v0/topics/:topic/claim", "claim", _words("read write"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/ack", "ack", _words("write"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/nack", "nack", _words("write"), is_data=True),
@@ -188,7 +194,7 @@ _PARAMETERS: Final = {
 
 _AUDITED: Final = _words(
     "put_topic delete_topic move restore seal adopt fence unfence put_router delete_router reshard"
-    " put_key rotate_key delete_key"
+    " put_key rotate_key delete_key put_schedule delete_schedule"
 )
 
 

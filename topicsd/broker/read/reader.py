@@ -285,7 +285,7 @@ class SharedReader:
         return total
 
     def _is_past_head(self, one: _TopicProgress) -> bool:
-        """Return whether the position is after the next one, as far as is known: another broker returned it."""
+        """Return whether the position is after the known next one: another broker returned it."""
         return one.answer.next_seq > self._head(one) + 1
 
     def _is_behind(self, one: _TopicProgress) -> bool:
