@@ -25,7 +25,7 @@ from unittest.mock import patch
 import msgspec
 
 from shared.contract.reader_options import ReaderOptions
-from shared.contract.route_rule import RouteRule
+from shared.contract.route_rule import RouteRule, WebhookOptions
 from shared.contract.schedule_rule import ScheduleRule
 from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import RetryPatch
@@ -36,7 +36,8 @@ from tests.harness.shard.shard_driver import DATA_DIR
 from tests.harness.shard.shard_reader import read_now
 from tests.harness.stage.route_shards import start_routes
 from topicsd.engine.requests import BytesRecord, ReadAnswer, ReadRequest, TopicState
-from topicsd.engine.routes.route import delete_route
+from topicsd.engine.routes.route import delete_route, put_route
+from topicsd.engine.routes.step import note_delivered
 from topicsd.engine.schedules.change import delete_schedule, put_schedule
 from topicsd.engine.session_log import log_session, log_session_end
 from topicsd.engine.shard import Shard
@@ -154,6 +155,35 @@ def make_filters(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_searches(one: OneShard) -> None:
+    """Watch sessions that look for topics: with topics, within prefixes, and without any topic yet."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    plain = SessionFrame(
+        b"search with topic", "", ["orders"], [1], [1], limit=256, bytes_max=262_144, heartbeat_ms=15_000
+    )
+    searches = [
+        msgspec.structs.replace(plain, topic_filter=TagFilter(frozenset(["orders", "later"]))),
+        msgspec.structs.replace(
+            plain,
+            session=b"search of nothing",
+            names=[],
+            from_seqs=[],
+            epochs=[],
+            topic_filter=TagFilter(frozenset(), ("shop.",), ("*.e?",)),
+            within=("shop.", "x.eu"),
+        ),
+    ]
+    ended = msgspec.structs.replace(searches[1], session=b"ended search-----")
+    for session in (*searches, ended):
+        log_session(one.shard.state, session, RecordedReply())
+        one.settle()
+    log_session_end(one.shard.state, ended.session)
+    one.append("orders", record({"id": 2}))
+    one.close(checkpoint=False)
+
+
 def make_routes(one: OneShard) -> None:
     """Write routes: one that stays, one that changes, one that ends, and one whose source evicted records."""
     one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
@@ -266,6 +296,47 @@ def make_queues(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_schemas(one: OneShard) -> None:
+    """Write topics with a schema of each mode, and one whose schema changed."""
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.put("checked", schema=schema)
+    one.append("checked", {"id": 1})
+    one.put("warned", schema=schema, schema_mode="warn")
+    one.append("warned", "no order")
+    one.put("off", schema=schema, schema_mode="off")
+    one.put("off", schema={**schema, "required": ["id", "total"]}, force=True)
+    one.put("free", schema=schema)
+    one.put("free", schema=None)
+    one.close(checkpoint=False)
+
+
+def make_webhooks(one: OneShard) -> None:
+    """Write webhooks: one that changes and delivers, one with all options, and one that ends."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    state, secret = one.shard.state, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    options = WebhookOptions(secret, True, 7, 500, "dead", 3)
+    rules = [
+        RouteRule("hook", "orders", "https://shop.example/in", webhook=WebhookOptions(secret)),
+        RouteRule("all", "orders", "https://shop.example/", ["tag", "Eq", "paid"], webhook=options),
+        RouteRule("ends", "orders", "https://shop.example/in", webhook=options),
+    ]
+    for rule in (*rules, msgspec.structs.replace(rules[0], dest="https://shop.example/new")):
+        put_route(state, rule, RecordedReply())
+        one.settle()
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.append("orders", record({"id": 2}, tag="paid"))
+    for seq in (1, 2):
+        assert note_delivered(state, state.routes["hook"], 1, seq) is None
+        one.settle()
+    delete_route(state, "ends", RecordedReply())
+    one.settle()
+    one.close(checkpoint=False)
+
+
 def make_schedules(one: OneShard) -> None:
     """Schedules with jobs, of which one is paused and one ends."""
     one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
@@ -295,6 +366,9 @@ MAKERS = {
     f"wal-format-{VERSION}-ranges": make_ranges,
     f"wal-format-{VERSION}-filters": make_filters,
     f"wal-format-{VERSION}-queues": make_queues,
+    f"wal-format-{VERSION}-schemas": make_schemas,
+    f"wal-format-{VERSION}-webhooks": make_webhooks,
+    f"wal-format-{VERSION}-searches": make_searches,
     f"wal-format-{VERSION}-schedules": make_schedules,
 }
 # With files of the first size the others would have been checkpointed into segments.
@@ -307,6 +381,9 @@ FILE_BYTES = {
     make_ranges: 16384,
     make_filters: 16384,
     make_queues: 16384,
+    make_schemas: 16384,
+    make_webhooks: 16384,
+    make_searches: 8192,
     make_schedules: 16384,
 }
 
@@ -314,7 +391,10 @@ FILE_BYTES = {
 def describe_routes(shard: Shard) -> dict[str, Any]:
     return {
         name: {
-            "rule": msgspec.structs.asdict(route.rule),
+            "rule": {
+                **msgspec.structs.asdict(route.rule),
+                "webhook": msgspec.to_builtins(route.rule.webhook),
+            },
             "source_epoch": route.source_epoch,
             "seq": route.seq,
             "source_head": route.source_head,
@@ -331,7 +411,7 @@ def describe_schedules(shard: Shard) -> dict[str, Any]:
             "reached_ms": schedule.reached_ms,
             "last_seq": schedule.last_seq,
         }
-        for topic in shard.state.scheduled
+        for topic in shard.state.queues_with_schedules
         for schedule in topic.schedules.values()
     }
 
@@ -342,6 +422,7 @@ def describe_sessions(shard: Shard) -> dict[str, Any]:
             **msgspec.structs.asdict(session_frame),
             "session": session.hex(),
             "match": msgspec.to_builtins(session_frame.match),
+            "topic_filter": msgspec.to_builtins(session_frame.topic_filter, order="deterministic"),
         }
         for session, session_frame in shard.state.watch_sessions.items()
     }

@@ -188,7 +188,7 @@ def test_a_deleted_schedule_and_a_deleted_queue_add_no_jobs() -> None:
     one.restart()
     one.pass_time(2 * MINUTE)
     assert one.seqs("q") == []
-    assert not one.shard.state.scheduled
+    assert not one.shard.state.queues_with_schedules
 
 
 def test_a_change_and_its_deletion_in_one_turn_take_effect_in_order() -> None:
@@ -228,7 +228,7 @@ def test_a_moved_queue_takes_its_schedules_along() -> None:
     began = one.clock.now_ms() - 10_000
     one.pass_time(MINUTE)
     two.move("q")
-    assert not one.shard.state.scheduled
+    assert not one.shard.state.queues_with_schedules
     other.pass_time(MINUTE)
     other.kill()
     other.pass_time(MINUTE)
@@ -272,3 +272,14 @@ def test_many_schedules_are_looked_at_in_several_turns() -> None:
     names = [msgspec.json.decode(job.meta or b"{}")["$schedule"] for job in one.read("q", limit=1000).records]
     assert sorted(names) == sorted(2 * [f"s{number}" for number in range(120)])
     assert one.shard.schedules.job_count == 240
+
+
+def test_a_tick_waits_while_its_job_breaks_the_schema_of_the_queue() -> None:
+    one = scheduled(EVERY_MINUTE, schema={"type": "object"})
+    began = one.clock.now_ms() - 10_000
+    one.pass_time(2 * MINUTE)
+    assert (tick_times(one), schedule(one).problem) == ([], "schema_mismatch")
+    one.put("q", schema=None)
+    one.pass_time(MINUTE)
+    assert tick_times(one)[-1] == began + 3 * MINUTE
+    assert schedule(one).problem == ""
