@@ -20,13 +20,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal, invalid
+from shared.contract.json_bounds import DATA_DEPTH_MAX, is_too_deep
 from shared.contract.names import refuse_topic_name
+from shared.text.message import size_text
 from shared.text.units import duration_ms, size_bytes
 
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
 OrderBy = Literal["tag"]
 FairBy = Literal["tag"]
+SchemaMode = Literal["off", "warn", "reject"]
 TopicPlacement = Literal["local", "shared"]
 LatencyClass = Literal["normal", "low"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
@@ -34,6 +37,8 @@ DURABILITIES: Final[tuple[Durability, ...]] = get_args(Durability)
 
 # The maximum that every stored form can hold: msgpack and the frame have signed 64 bits.
 NUMBER_MAX: Final = (1 << 63) - 1
+
+SCHEMA_BYTES_MAX: Final = 64 << 10
 
 # 0 means off or unlimited for each of these fields.
 COUNTED_FIELDS: Final = ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries")
@@ -137,18 +142,29 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     retry: RetryPolicy | None = None
     fair_by: FairBy | None = None
+    schema: str | None = None
+    """A JSON Schema as text, so that configurations can be compared and shared."""
+    schema_mode: SchemaMode = "reject"
 
     @property
     def durable(self) -> bool:
         """Return whether an acknowledgement means that the record is synced to the disk."""
         return self.durability == "fsync"
 
+    def members(self) -> dict[str, Any]:
+        """Return the fields as a client sees them."""
+        fields = msgspec.structs.asdict(self)
+        if self.schema is not None:
+            fields["schema"] = msgspec.json.decode(self.schema)
+        return fields
+
 
 class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A client's changes to a configuration. `durability` overrides `durable`, its shorthand.
 
     Durations and sizes may be texts with a unit. null means 0 in a field where 0 means off. `placement` and
-    `latency` are of shared topics, whose configuration the brokers have.
+    `latency` are of shared topics, whose configuration the brokers have. `force` is not stored: it allows a
+    schema that rejects what the one before accepted.
     """
 
     placement: TopicPlacement | UnsetType = UNSET
@@ -175,6 +191,9 @@ class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     paused: bool | UnsetType = UNSET
     retry: RetryPatch | UnsetType | None = UNSET
     fair_by: FairBy | UnsetType | None = UNSET
+    schema: dict[str, Any] | UnsetType | None = UNSET
+    schema_mode: SchemaMode | UnsetType = UNSET
+    force: bool | UnsetType = UNSET
 
 
 def merge_config(
@@ -192,6 +211,7 @@ def merge_config(
         or refuse_counts(changes)
         or _refuse_dead_letter(changes, topic_name)
         or _resolve_retry(changes)
+        or _resolve_schema(changes)
     )
     if refusal is not None:
         return refusal
@@ -274,6 +294,22 @@ def _resolve_retry(changes: dict[str, Any]) -> Refusal | None:
     if isinstance(policy, Refusal):
         return policy
     changes["retry"] = policy
+    return None
+
+
+def _resolve_schema(changes: dict[str, Any]) -> Refusal | None:
+    """Replace the schema by its text; remove `force`, which no configuration has."""
+    if changes.pop("force", False) and "schema" not in changes:
+        return invalid("force", "must be sent with schema, whose change it allows")
+    if changes.get("schema") is None:
+        return None
+    text = msgspec.json.encode(changes["schema"])
+    if len(text) > SCHEMA_BYTES_MAX:
+        rule = f"must be at most {size_text(SCHEMA_BYTES_MAX)}, got {size_text(len(text))}"
+        return invalid("schema", rule, SCHEMA_BYTES_MAX)
+    if is_too_deep(text, DATA_DEPTH_MAX):
+        return invalid("schema", f"must be nested at most {DATA_DEPTH_MAX} levels deep", DATA_DEPTH_MAX)
+    changes["schema"] = text.decode()
     return None
 
 

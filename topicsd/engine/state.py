@@ -23,6 +23,7 @@ from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.schema.mismatches import SchemaMismatches
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import NEVER, DeferredRequest, Topic, Totals, remove_at_once
 from topicsd.engine.transfer.dead_letter_stamp import STAMP_BYTES_MAX
@@ -134,6 +135,7 @@ class ShardState(ShardData):
         """Why nothing is exported to the object store at present; empty when nothing is wrong."""
         self.released_stems: set[str] | None = None
         """With a catalog: the stems of objects to delete that the catalog does not name any more."""
+        self.mismatches = SchemaMismatches()
         self.unlogged_floors: dict[Topic, None] = {}
         """Topics with an eviction that readers have seen but a full disk kept out of the log."""
 

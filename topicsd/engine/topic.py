@@ -23,6 +23,7 @@ from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.records.lost_range import LostRanges
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.schema.record_schema import RecordSchema, schema_of
 from topicsd.engine.wakeups.priority import base_priority
 from topicsd.engine.write.producers import Producers
 from topicsd.log.control_frame import Cursor
@@ -155,6 +156,7 @@ class Topic:
         "run",
         "runs",
         "schedules",
+        "schema",
         "topic_id",
         "totals",
         "ttl_logged",
@@ -244,6 +246,9 @@ class Topic:
         self.windows_ms = (window_ms, *(old for old in self.windows_ms if old != window_ms))
         self.is_durable = config.durability == "fsync"
         self.is_ephemeral = config.durability == "ephemeral"
+        is_checked = config.schema is not None and config.schema_mode != "off"
+        self.schema: RecordSchema | None = schema_of(config.schema) if is_checked else None
+        """The schema that new records are checked against."""
         self.set_cursors(self.cursors)
 
     def set_can_reject(self) -> None:

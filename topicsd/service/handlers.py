@@ -235,7 +235,9 @@ class Handlers:
             self._brokers.join(operation, call, partial(self._start_unshared, operation, call))
             return
         fields = call.fields
-        if fields.content_type != "application/json" and call.body and operation not in WITHOUT_JSON:
+        if fields.event_attributes and operation == "append":
+            started = self._table["append_events"]
+        elif fields.content_type != "application/json" and call.body and operation not in WITHOUT_JSON:
             refusal = refuse_media_type(fields, call.body)
             if refusal is not None and operation == "append" and has_events(fields):
                 started = self._table["append_events"]

@@ -32,6 +32,7 @@ from topicsd.engine.topic_create import creation_frames, new_topic, register_top
 from topicsd.engine.write.encode_records import Encoded, encode_records, whole_frames
 from topicsd.engine.write.keyed_write import IdempotencyKey, WriteIdentity, key_of
 from topicsd.engine.write.producer_write import ProducerKey, producer_of
+from topicsd.engine.write.schema_check import refuse_mismatch
 from topicsd.engine.write.seq_ceiling import raise_ceiling, refuse_seqs
 from topicsd.log.control_frame import ForwardCursor, Schedule, encode_control
 
@@ -85,9 +86,9 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
         reply(encoded)
         return
     size = encoded[2]
-    refusal = None
-    if topic.can_reject:
-        refusal = refuse_full(shard, topic, len(records), size)
+    refusal = refuse_full(shard, topic, len(records), size) if topic.can_reject else None
+    if topic.schema is not None and refusal is None and not request.is_stamped:
+        refusal = refuse_mismatch(shard, topic, topic.schema, records)
     if jobs is not None:
         size += new_jobs_frame_bytes(len(records))
     if refusal is None and shard.log.batch.next_position + size > shard.log.admit_limit:

@@ -29,7 +29,7 @@ from topicsd.offline.report.topic_parts import (
     schedule_reports,
 )
 
-DEFAULTS = msgspec.structs.asdict(TopicConfig())
+DEFAULTS = TopicConfig().members()
 
 
 class LostSeqs(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def topic_report(topic: Topic, synced_position: int, heads_exact: bool, now_ms: int) -> TopicReport:
     expire(topic, now_ms)
-    config = msgspec.structs.asdict(topic.config)
+    config = topic.config.members()
     is_logged = not topic.is_ephemeral
     return TopicReport(
         topic=topic.name,

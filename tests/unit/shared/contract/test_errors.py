@@ -45,7 +45,7 @@ def test_the_statuses_are_those_of_the_contract() -> None:
         413: {"payload_too_large"},
         414: {"uri_too_long"},
         415: {"unsupported_media_type"},
-        422: {"topic_full"},
+        422: {"topic_full", "schema_mismatch"},
         426: {"upgrade_required"},
         429: {"throttled"},
         431: {"headers_too_large"},
