@@ -42,9 +42,9 @@ def tick_times(one: OneShard, queue: str = "q") -> list[int]:
 
 
 def schedule(one: OneShard, name: str = "s") -> ScheduleState:
-    found = find_schedule(one.shard.state, "q", name)
-    assert isinstance(found, ScheduleState)
-    return found
+    one_schedule = find_schedule(one.shard.state, "q", name)
+    assert isinstance(one_schedule, ScheduleState)
+    return one_schedule
 
 
 EVERY_MINUTE = ScheduleRule("* * * * *")
