@@ -1,13 +1,8 @@
 """The golden data directories of the running WAL format, and what a shard opened on them has to show.
 
-Run it once for each format version that is released, and for each kind of frame that comes to it later, and
-commit what it writes; what is there stays as it is, whatever the code does by then::
-
-    .venv/bin/python -m tests.golden.make_golden
-
-The input is fixed: clock, names, payloads, epochs. It takes every kind of frame that the version began with,
-several files, a batch that a killed process left torn, a machine that went down without a clean end, and
-ends cleanly.
+`.venv/bin/python -m tests.golden.make_golden` writes those of new format versions and of new kinds of frames;
+what is there stays as it is. The input is fixed. It has every kind of frame that the version began with,
+several files, a torn batch of a killed process, a machine that went down, and a clean end.
 """
 
 from __future__ import annotations
