@@ -101,8 +101,8 @@ class Script:
             meta = msgspec.json.decode(job.meta or b"{}")
             assert job.data == b'"%b"' % meta["$schedule"].encode()
             ticks.setdefault(meta["$schedule"], []).append(meta["$schedule_ts"])
-        for name, reached in ticks.items():
-            assert reached == [*range(self.began_ms + MINUTE, reached[-1] + 1, MINUTE)], name
+        for name, times in ticks.items():
+            assert times == [*range(self.began_ms + MINUTE, times[-1] + 1, MINUTE)], name
         states = one.topic("q").schedules.items()
         return {name: state.reached_ms for name, state in states}, ticks
 

@@ -1,13 +1,8 @@
 """The golden data directories of the running WAL format, and what a shard opened on them has to show.
 
-Run it once for each format version that is released, and for each kind of frame that comes to it later, and
-commit what it writes; what is there stays as it is, whatever the code does by then::
-
-    .venv/bin/python -m tests.golden.make_golden
-
-The input is fixed: clock, names, payloads, epochs. It takes every kind of frame that the version began with,
-several files, a batch that a killed process left torn, a machine that went down without a clean end, and
-ends cleanly.
+`.venv/bin/python -m tests.golden.make_golden` writes those of new format versions and of new kinds of frames;
+what is there stays as it is. The input is fixed. It has every kind of frame that the version began with,
+several files, a torn batch of a killed process, a machine that went down, and a clean end.
 """
 
 from __future__ import annotations
@@ -15,36 +10,30 @@ from __future__ import annotations
 import json
 import os
 import sys
-from binascii import b2a_base64
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
-from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule, WebhookOptions
 from shared.contract.schedule_rule import ScheduleRule
 from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import RetryPatch
+from tests.golden.descriptions import describe, describe_routes, describe_schedules, describe_sessions
 from tests.harness.machine.faults import ProcessKilled
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from tests.harness.shard.shard_driver import DATA_DIR
-from tests.harness.shard.shard_reader import read_now
 from tests.harness.stage.route_shards import start_routes
-from topicsd.engine.requests import BytesRecord, ReadAnswer, ReadRequest, TopicState
+from topicsd.engine.requests import BytesRecord
 from topicsd.engine.routes.route import delete_route, put_route
 from topicsd.engine.routes.step import note_delivered
 from topicsd.engine.schedules.change import delete_schedule, put_schedule
 from topicsd.engine.session_log import log_session, log_session_end
-from topicsd.engine.shard import Shard
-from topicsd.engine.topic_admin import topic_state
 from topicsd.log.control_frame import SessionFrame
 from topicsd.log.file_header import VERSION
-from topicsd.log.frame import Record
 
 GOLDEN = Path(__file__).parent
 STARTED_MS = 1_750_000_000_000
@@ -386,88 +375,6 @@ FILE_BYTES = {
     make_searches: 8192,
     make_schedules: 16384,
 }
-
-
-def describe_routes(shard: Shard) -> dict[str, Any]:
-    return {
-        name: {
-            "rule": {
-                **msgspec.structs.asdict(route.rule),
-                "webhook": msgspec.to_builtins(route.rule.webhook),
-            },
-            "source_epoch": route.source_epoch,
-            "seq": route.seq,
-            "source_head": route.source_head,
-            "forwarded_total": route.forwarded_total,
-        }
-        for name, route in shard.state.routes.items()
-    }
-
-
-def describe_schedules(shard: Shard) -> dict[str, Any]:
-    return {
-        f"{topic.name}/{schedule.name}": {
-            "rule": msgspec.to_builtins(msgspec.structs.asdict(schedule.rule)),
-            "reached_ms": schedule.reached_ms,
-            "last_seq": schedule.last_seq,
-        }
-        for topic in shard.state.queues_with_schedules
-        for schedule in topic.schedules.values()
-    }
-
-
-def describe_sessions(shard: Shard) -> dict[str, Any]:
-    return {
-        session.hex(): {
-            **msgspec.structs.asdict(session_frame),
-            "session": session.hex(),
-            "match": msgspec.to_builtins(session_frame.match),
-            "topic_filter": msgspec.to_builtins(session_frame.topic_filter, order="deterministic"),
-        }
-        for session, session_frame in shard.state.watch_sessions.items()
-    }
-
-
-def describe(shard: Shard) -> dict[str, Any]:
-    """What clients see: states, and the answers that lead a reader from the start to the head."""
-    topics: dict[str, Any] = {}
-    for name in shard.topic_names():
-        state = topic_state(shard.state, name)
-        assert isinstance(state, TopicState)
-        answers, cursor = [], 0
-        while not answers or not answers[-1]["caught_up"]:
-            answer = read_now(shard.state, name, ReadRequest(cursor, ReaderOptions(limit=100)))
-            assert isinstance(answer, ReadAnswer)
-            answers.append(described(answer))
-            cursor = answer.next_from_seq
-        state_fields = {
-            field: getattr(state, field) for field in state.__struct_fields__ if field != "config"
-        }
-        config = msgspec.to_builtins(state.config)
-        topics[name] = {"state": state_fields, "config": config, "answers": answers}
-    return topics
-
-
-def described(answer: ReadAnswer) -> dict[str, Any]:
-    tombstone = answer.tombstone
-    return {
-        "tombstone": tombstone and {name: getattr(tombstone, name) for name in tombstone.__struct_fields__},
-        "next_from_seq": answer.next_from_seq,
-        "caught_up": answer.caught_up,
-        "records": [
-            [one.seq, one.ts, _data_text(one), *map(text_of, (one.tag, one.node, one.meta))]
-            for one in answer.records
-        ],
-    }
-
-
-def _data_text(one: Record) -> str | None:
-    """Return JSON as it is, and bytes as base64 with a mark that no JSON begins with."""
-    return f"base64:{b2a_base64(one.data, newline=False).decode()}" if one.is_bytes else text_of(one.data)
-
-
-def text_of(part: bytes | None) -> str | None:
-    return None if part is None else part.decode()
 
 
 def main() -> int:
