@@ -95,7 +95,7 @@ class Broker:
         self.call_later: Final = loop.call_later
         self.store_url = store.url
         self._catalog = catalog
-        self._lookups = pools.lookups
+        self.lookups = pools.lookups
         self.laggard_reads = pools.laggard_reads
         self.counts = BrokerCounts()
         self.topics = TopicTable(clock, pools.lookups, catalog)
@@ -196,7 +196,7 @@ class Broker:
 
     def list(self, prefix: str, after: str, limit: int) -> Wait:
         """Wait for a page of topics in the order of their names."""
-        return self._lookups.call(partial(self._catalog.list, prefix, after, limit))
+        return self.lookups.call(partial(self._catalog.list, prefix, after, limit))
 
     def close(self) -> None:
         """Refuse new writes and start what is open; the broker is drained when `is_drained`."""
