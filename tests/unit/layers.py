@@ -81,7 +81,8 @@ LAYERS: Final = {
         "topicsd/stream/ topicsd/engine/ topicsd/broker/ topicsd/catalog/shared topicsd/log shared/"
     ),
     "topicsd/service/cluster": (
-        "topicsd/service topicsd/broker topicsd/broker/upkeep topicsd/broker/write topicsd/catalog/shared"
+        "topicsd/service topicsd/broker topicsd/broker/home topicsd/broker/upkeep topicsd/broker/write"
+        " topicsd/catalog/shared"
         " topicsd/store shared/"
     ),
     "topicsd/service/access": "topicsd/service topicsd/service/input topicsd/engine/ shared/",

@@ -201,7 +201,11 @@ class Broker:
     def close(self) -> None:
         """Refuse new writes and start what is open; the broker is drained when `is_drained`."""
         self.batcher.close()
+        if self.committer.homes is not None:
+            self.committer.homes.home.close()
 
     @property
     def is_drained(self) -> bool:
-        return self.committer.in_flight == 0 and self.batcher.pending_bytes == 0
+        homes = self.committer.homes
+        is_home_idle = homes is None or homes.home.in_flight == 0
+        return is_home_idle and self.committer.in_flight == 0 and self.batcher.pending_bytes == 0

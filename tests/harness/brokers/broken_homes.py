@@ -20,9 +20,7 @@ COMMIT: Final = Homes.commit
 def takes_a_silent_home_for_one_that_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the direct commit finds is taken for the outcome, although the home may have committed."""
 
-    def commit(
-        self: Homes, name: str, key: str, slices: Sequence[Slice], until: float
-    ) -> Steps[HomeReply]:
+    def commit(self: Homes, name: str, key: str, slices: Sequence[Slice], until: float) -> Steps[HomeReply]:
         reply = yield from COMMIT(self, name, key, slices, until)
         return reply._replace(may_arrive=False)
 

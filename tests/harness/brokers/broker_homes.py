@@ -1,7 +1,7 @@
 """Brokers with homes: requests between them are lost, late, answered in vain, or reach a stopped home.
 
-Promises: a request reaches the process that runs when it arrives; a stopped one gets it when it continues. Each
-broker sees some of the nodes, and others at another time, so a topic may have several homes.
+Promises: a request reaches the process that runs when it arrives; a stopped one gets it when it continues.
+Each broker sees some of the nodes, and others at another time, so a topic may have several homes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class HomeMachine(BrokerMachine):
         super().boot(process)
         broker = self.broker
         assert broker is not None
-        clock, catalog = NodeClock(process, self.skew_ms), TopicsClient(self.broker_cluster, process, self.name)
+        clock, catalog = (
+            NodeClock(process, self.skew_ms),
+            TopicsClient(self.broker_cluster, process, self.name),
+        )
 
         def commit(
             key: str, encoding: str, slices: Sequence[Slice], is_in_time: Callable[[], bool]

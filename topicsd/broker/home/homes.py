@@ -1,12 +1,12 @@
 """The homes of topics, as one broker sees them, and the requests that it sends to them.
 
-The home of a topic is the first by weighted rendezvous of the nodes that are alive. Brokers may have other views
-of them for some seconds: a topic with two homes has conflicts, as without any.
+The home of a topic is the first by weighted rendezvous of the nodes that are alive. Brokers may have other
+views of them for some seconds: a topic with two homes has conflicts, as without any.
 
-S1  A home is asked once for a blob, and again only if it has refused because the sender did not know its time.
+S1  A home is asked once for a blob, and again only if it refused since the sender did not know its time.
 S2  A request has a time of the home that is not later than TAKE_SECONDS from now, and not later than the end
-    of the time for the commit (W2 in `topicsd/broker/write/committer.py`): the home has sent its time before this
-    broker received it, so what has passed here since then has passed there, too.
+    of the time for the commit (W2 in `topicsd/broker/write/committer.py`): the home has sent its time before
+    this broker received it, so what has passed here since then has passed there, too.
 S3  A home that does not answer, or not with a signature, leaves the outcome unknown. It is passed over for
     SILENT_SECONDS: other commits do not wait for it.
 """

@@ -1,8 +1,8 @@
 """What brokers of different nodes say to each other: signed JSON.
 
-M1  A message begins with the HMAC-SHA256 of the rest under the secret of the cluster, which is in the catalog:
-    who can read it there may commit anyway. An answer is signed together with the signature of its request,
-    so it answers no other one.
+M1  A message begins with the HMAC-SHA256 of the rest under the secret of the cluster, which is in the
+    catalog: who can read it there may commit anyway. An answer is signed together with the signature of its
+    request, so it answers no other one.
 M2  A request has a time of its home, after which the home refuses it. So a copy of one that is sent again is
     refused soon, and until then repeats append ids.
 """

@@ -15,9 +15,10 @@ W4  A blob is committed when no earlier blob with one of its topics is on its wa
     are in the order of the requests, while blobs without a common topic do not wait for each other.
 W5  A blob whose object cannot be put is refused, and was not committed: its parts are definitely not there.
     The object may exist, and is an orphan.
-W6  With homes (`topicsd/broker/home`), the slices of a topic are sent to its home first, in one request. What the
-    home has not committed for certain is committed here, with the same append ids. Unless it has refused,
-    its request counts as an earlier one (W2): it may have been done, or may be done until its time is over.
+W6  With homes (`topicsd/broker/home`), slices are sent to the homes of their topics first, in one request
+    each. What a home has not committed for certain is committed here, with the same append ids. Unless the
+    home has refused, its request counts as an earlier one (W2): it may have been done, or may be done until
+    its time is over.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ W4  A commit registers its blob before it reads a topic, so that nothing is writ
 W5  The topics of a blob have nothing in common, so their commits run at the same time.
 W6  All blobs of one call of `condemn` are marked before their topics are touched and looked at. So a call
     reads each topic twice, whatever number of blobs it has.
-W7  A commit with a time asks whether that is over between the read of a topic and its compare-and-set. Append ids
-    were read before then, and the compare-and-set fails after a commit that was made since.
+W7  A commit with a time asks whether that is over between the read of a topic and its compare-and-set. Append
+    ids were read before then, and the compare-and-set fails after a commit that was made since.
 """
 
 from __future__ import annotations
