@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from shared.runtime.retries import Retries
+from tests.harness.brokers.broker_clients import Administrator
 from tests.harness.brokers.broker_episode import BrokerEpisode, BrokerNemesis
 from tests.harness.brokers.broker_machine import (
     BrokerMachine,
@@ -25,7 +26,7 @@ from tests.harness.cluster.node_threads import NodeClock
 from tests.harness.cluster.virtual_time import Process
 from tests.harness.machine.manual_clock import ManualClock
 from topicsd.broker.home.home import TAKE_SECONDS, Home
-from topicsd.broker.home.homes import Homes
+from topicsd.broker.home.homes import HomeAway, Homes
 from topicsd.broker.steps import Resume, Wait
 from topicsd.catalog.shared.key_shared import KeyValueSharedCatalog
 from topicsd.catalog.shared.shared_catalog import BrokerNode, PartResult, SharedCatalog, Slice
@@ -33,6 +34,8 @@ from topicsd.catalog.shared.shared_catalog import BrokerNode, PartResult, Shared
 SECRET: Final = b"the secret of the cluster"
 HOP_MS: Final = 5.0
 SLOW_MS: Final = 4_000.0
+LATE_SECONDS: Final = 8.0
+FENCE_EACH_MS: Final = 2_000.0
 
 
 class _CatalogTime(ManualClock):
@@ -66,7 +69,9 @@ class HomeMachine(BrokerMachine):
         def commit(
             key: str, encoding: str, slices: Sequence[Slice], is_in_time: Callable[[], bool]
         ) -> list[list[PartResult]]:
-            # The request is on its way: as late as any other one.
+            # The request is on its way, whatever the time is: as late as any other one, or later.
+            if self.world.rng.random() < self.loss:
+                process.sleep(self.world.rng.random() * LATE_SECONDS)
             results: list[list[PartResult]] = catalog.commit(key, encoding, slices)
             return results
 
@@ -124,7 +129,7 @@ class HomeMachine(BrokerMachine):
 
             def travel() -> None:
                 if target.process is None or target.homes is None:
-                    world.after(rng.random(), answer, ConnectionRefusedError(), process=process)
+                    world.after(rng.random(), answer, HomeAway(), process=process)
                 else:
                     world.after(0, arrive, target.homes, process=target.process)
 
@@ -133,6 +138,15 @@ class HomeMachine(BrokerMachine):
                 world.after(ms, travel)
 
         return start
+
+
+class _Fencer(Administrator):
+    """Fences and opens topics all the time."""
+
+    def act(self) -> None:
+        topic = self.topic()
+        if topic is not None:
+            self._fence(self.machine(), (topic.name, topic.incarnation))
 
 
 class _HomeNemesis(BrokerNemesis):
@@ -153,6 +167,11 @@ class HomeEpisode(BrokerEpisode):
         loss = self.world.rng.choice((0.0, 0.1, 0.5))
         for machine in self.machines:
             machine.machines, machine.loss = self.machines, loss
+        if not self.is_long:
+            shared = self.cluster, self.machines, self.book
+            fencer = _Fencer(*shared, "f", FENCE_EACH_MS, 0)
+            fencer.opened_ns = self.administrator.opened_ns
+            self.clients.append(fencer)
 
     def make_machine(
         self, name: str, make_broker: MakeBroker, make_vacuum: MakeVacuum, poll_seconds: float

@@ -36,6 +36,10 @@ AskHome = Callable[[str, bytes], Wait]
 """Sends a body to an address, and waits for the body of the answer, or an OSError."""
 
 
+class HomeAway(ConnectionError):
+    """There is no connection to the home, so nothing was sent."""
+
+
 class HomeTotals:
     __slots__ = ("passed_over", "sent")
 
@@ -98,14 +102,14 @@ class Homes:
             self._lookups.call(self._nodes)(self._on_view)
         if age > VIEW_SECONDS_MAX or len(self._weights) < 2:
             return {None: list(range(len(topics)))}
-        found: dict[str | None, list[int]] = {}
+        groups: dict[str | None, list[int]] = {}
         for number, topic in enumerate(topics):
-            found.setdefault(self._home(topic), []).append(number)
-        silent = [name for name in found if name is not None and self._silent_until.get(name, 0) > now]
+            groups.setdefault(self._home(topic), []).append(number)
+        silent = [name for name in groups if name is not None and self._silent_until.get(name, 0) > now]
         for name in silent:
             self.totals.passed_over += 1
-            found.setdefault(None, []).extend(found.pop(name))
-        return found
+            groups.setdefault(None, []).extend(groups.pop(name))
+        return groups
 
     def _home(self, topic: str) -> str | None:
         if topic not in self._homes:
@@ -146,13 +150,14 @@ class Homes:
                 before = known.time + min(now + TAKE_SECONDS, until) - known.received_at
             request = sign(self._secret, HomeRequest(run, before, key, FRAMES_V1, slices))
             self.totals.sent += 1
+            answer, is_away = None, False
             try:
                 body: bytes = yield self._ask(node.address, request)
                 answer = check(self._secret, body, HomeAnswer, request)
-            except OSError:
-                answer = None
+            except OSError as error:
+                is_away = isinstance(error, HomeAway)
             if answer is None:
-                may_arrive = True
+                may_arrive = not is_away
                 self._silent_until[name] = self._clock.monotonic() + SILENT_SECONDS
                 break
             self._times[name] = _HomeTime(answer.run, answer.time, self._clock.monotonic())

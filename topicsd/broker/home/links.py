@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from topicsd.broker.home.home import TAKE_SECONDS
+from topicsd.broker.home.homes import HomeAway
 from topicsd.broker.steps import Pool, Wait
 
 PATH: Final = "/v0/cluster/commit"
@@ -26,7 +27,7 @@ _FIELDS: Final = {"content-type": "application/octet-stream"}
 _OK: Final = 200
 
 
-class _Connection:
+class _HomeConnection:
     __slots__ = ("http", "used_at")
 
     def __init__(self, address: str) -> None:
@@ -41,7 +42,7 @@ class HomeLinks:
         self._pool = pool
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._idle: dict[str, list[_Connection]] = {}
+        self._idle: dict[str, list[_HomeConnection]] = {}
         """By address."""
 
     def ask(self, address: str, body: bytes) -> Wait:
@@ -56,6 +57,11 @@ class HomeLinks:
 
     def _post(self, address: str, body: bytes) -> bytes:
         connection = self._take(address)
+        try:
+            if connection.http.sock is None:
+                connection.http.connect()
+        except OSError as error:
+            raise HomeAway(error.errno, f"{address}: {error}") from error
         try:
             connection.http.request("POST", PATH, body, _FIELDS)
             answer = connection.http.getresponse()
@@ -74,7 +80,7 @@ class HomeLinks:
             self._idle.setdefault(address, []).append(connection)
         return text
 
-    def _take(self, address: str) -> _Connection:
+    def _take(self, address: str) -> _HomeConnection:
         """Return an idle connection, or a new one."""
         oldest = self._monotonic() - IDLE_SECONDS
         with self._lock:
@@ -84,4 +90,4 @@ class HomeLinks:
                     return connection
                 connection.http.close()
             self._idle.pop(address, None)
-        return _Connection(address)
+        return _HomeConnection(address)
