@@ -38,6 +38,7 @@ from shared.contract.names import is_topic_name
 from shared.contract.query import query_boolean, query_number, query_text
 from shared.http.answer import refusal_body, refusal_fields
 from shared.ipc.board import Board, Slot, WorkerState
+from shared.ipc.key_file import StoredKey
 from shared.ipc.shard_refusal import broker_state_text, state_text
 from shared.runtime.clock import Clock
 
@@ -99,10 +100,12 @@ class ControlEndpoints:
         store_url: str = "",
         shards: Callable[[], dict[str, object]] = dict,
         brokers: Brokers | None = None,
+        named_keys: Callable[[], Sequence[StoredKey]] = tuple,
     ) -> None:
         """Answer for the workers; `brokers` is given on a node that has some."""
         self._shards = shards
         self._brokers = brokers
+        self._named_keys = named_keys
         self._workers = workers
         self._clock = clock
         self._version = version
@@ -316,6 +319,7 @@ class ControlEndpoints:
             ),
             *(ServerSample(one.name, one.kind, one.help, one.read(counts)) for one in CONNECTION_METRICS),
             *_reshard_samples(self._shards()),
+            *_key_samples(self._named_keys(), self._clock.now_ms()),
         ]
         counted = [workers.restart_count(shard) for shard in range(len(board))]
         restarts = ShardSample("topics_worker_restarts_total", "counter", "Restarts of the worker.", counted)
@@ -419,6 +423,14 @@ def parse_metrics_query(query: str, count_field: str) -> ListQuery | Refusal:
         return count
     used = METRICS_NAMES if count is None else min(max(count, 0), PAGE_SIZE_MAX)
     return ListQuery(query_text(query, "prefix") or "", "", used, is_partial=True)
+
+
+def _key_samples(keys: Sequence[StoredKey], now_ms: int) -> list[ServerSample]:
+    expired = sum(key.is_expired(now_ms) for key in keys)
+    return [
+        ServerSample("topics_named_keys", "gauge", "Named keys, also expired ones.", len(keys)),
+        ServerSample("topics_named_keys_expired", "gauge", "Named keys that have expired.", expired),
+    ]
 
 
 def _reshard_samples(shards: dict[str, Any]) -> list[ServerSample]:

@@ -220,6 +220,8 @@ class ControlGate(asyncio.BufferedProtocol):
             return fields
         self.cors = self._app.origins.fields_for(fields.origin)
         refusal = refuse_together(line, fields) or refuse_coding(fields, self._body_bytes_max)
+        if fields.origin and not self._app.keys.are_required:
+            refusal = refusal or self._app.origins.refuse_page(line.method, fields)
         if refusal is not None:
             return refusal
         rest, self._input = self._input[end + 4 :], b""

@@ -21,7 +21,6 @@ from router.control.watch_home import WatchHome
 from router.resharding.placement_writer import PlacementWriter
 from shared.contract.errors import Refusal
 from shared.contract.route_rule import decode_route_rule, decode_topic_deletion
-from shared.contract.watch_request import decode_watch_request
 from shared.http.answer import CLOSE
 from shared.ipc.board import Board
 from shared.ipc.exact_counts import ReservedCount, StreamCount
@@ -30,6 +29,7 @@ from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, LinkReply, LinkSer
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement_change import decode_placement_change, encode_placement_message
 from shared.ipc.remote_request import RemoteRequest, decode_remote_request, encode_answer
+from shared.ipc.watch_request import decode_watch_request
 from shared.runtime.unexpected_error import refuse_unexpected_error
 
 logger = logging.getLogger(__name__)

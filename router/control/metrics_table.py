@@ -93,6 +93,11 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
         "Leased jobs.",
         lambda slot: slot.leases_in_flight,
     ),
+    gauge("topics_queue_waiting_claims", "Claims that wait for a job.", lambda slot: slot.waiting_claims),
+    gauge("topics_scheduled_queues", "Queues with schedules.", lambda slot: slot.scheduled_queues),
+    counter(
+        "topics_scheduled_jobs_total", "Jobs added by schedules.", lambda slot: slot.scheduled_jobs_total
+    ),
     gauge("topics_watch_sessions", "Watch sessions.", lambda slot: slot.watch_sessions),
     gauge(
         "topics_sse_lagging",
@@ -101,13 +106,44 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
     ),
     gauge(
         "topics_sse_connections",
-        "Streams of watch sessions and of jobs, and WebSockets.",
+        "Streams of watch sessions, of topics and of jobs, and WebSockets.",
         lambda slot: slot.sse_connections,
+    ),
+    gauge("topics_topic_streams", "Streams of topics without a session.", lambda slot: slot.topic_streams),
+    gauge(
+        "topics_topic_searches",
+        "Searches of streams and WebSockets for topics that do not exist yet.",
+        lambda slot: slot.topic_searches,
+    ),
+    counter(
+        "topics_uploads_total",
+        "Uploads of lines of JSON that wrote records.",
+        lambda slot: slot.uploads_total,
+    ),
+    counter(
+        "topics_upload_lines_total",
+        "Lines of these uploads that were written.",
+        lambda slot: slot.upload_lines_total,
+    ),
+    counter(
+        "topics_upload_records_total",
+        "Records of these uploads, without repeated ones.",
+        lambda slot: slot.upload_records_total,
     ),
     counter("topics_appends_total", "Acknowledged writes.", lambda slot: slot.appends_total),
     counter("topics_records_total", "Records of acknowledged writes.", lambda slot: slot.records_total),
     counter("topics_reads_total", "Answered reads.", lambda slot: slot.reads_total),
     counter("topics_evictions_total", "Records evicted by a cap or by age.", lambda slot: slot.evicted_total),
+    counter(
+        "topics_schema_refused_total",
+        "Writes refused because a record broke the schema of its topic.",
+        lambda slot: slot.schema_refused_total,
+    ),
+    counter(
+        "topics_schema_accepted_total",
+        "Records accepted although they broke the schema of their topic (`schema_mode` `warn`).",
+        lambda slot: slot.schema_accepted_total,
+    ),
     counter(
         "topics_checkpoints_total",
         "Checkpoints: moves of records from the log into segments.",

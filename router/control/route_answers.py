@@ -18,6 +18,7 @@ from shared.contract.errors import ROUTER_NOT_FOUND, Refusal
 from shared.contract.names import is_route_name, refuse_route_name, refuse_topic_name
 from shared.contract.query import query_text
 from shared.contract.route_rule import RouteQuery, RouteRule, RouteStatus, TopicDeletion
+from shared.contract.webhook import WebhookStatus, is_url
 from shared.runtime.clock import Clock
 
 ROUTER: Final = "router"
@@ -63,7 +64,8 @@ class RouteAnswers:
             return list_query
         ends = {field: query_text(query, field) or "" for field in ("source", "dest")}
         for field, name in ends.items():
-            refusal = refuse_topic_name(name, field) if name else None
+            is_checked = name and not (field == "dest" and is_url(name))
+            refusal = refuse_topic_name(name, field) if is_checked else None
             if refusal is not None:
                 return refusal
         page = await self.page(list_query, prefixes, **ends)
@@ -91,19 +93,43 @@ class RouteAnswers:
 
 
 def entry_of(report: RouteStatus) -> dict[str, object]:
-    return {ROUTER: report.rule.name, **fields_of(report.rule), "forwarded_total": report.forwarded_total}
+    entry = {ROUTER: report.rule.name, **fields_of(report.rule), "forwarded_total": report.forwarded_total}
+    return entry if report.webhook is None else {**entry, "delivery": _delivery_of(report.webhook)}
+
+
+def _delivery_of(status: WebhookStatus) -> dict[str, object]:
+    return {
+        "lag": status.lag,
+        "attempts": status.attempts,
+        "last_status": status.last_status or None,
+        "last_error": status.last_error or None,
+        "open_until": status.open_until or None,
+    }
 
 
 def fields_of(rule: RouteRule) -> dict[str, object]:
-    """Return all fields of a route, as a PUT sends them."""
+    """Return all fields of a route, as a PUT sends them, without the secret of a webhook."""
+    ends = {"source": rule.source, "dest": rule.dest}
+    beginning = "earliest" if rule.is_from_start else "head"
+    webhook = rule.webhook
+    if webhook is not None:
+        return {
+            **ends,
+            "filter": rule.tags,
+            "from": beginning,
+            "format": "ndjson" if webhook.is_lines else "json",
+            "batch": webhook.batch,
+            "timeout_ms": webhook.timeout_ms,
+            "max_attempts": webhook.max_attempts or None,
+            "dead_letter": webhook.dead_letter or None,
+        }
     return {
-        "source": rule.source,
-        "dest": rule.dest,
+        **ends,
         "preserve_node": rule.keeps_node,
         "preserve_tag": rule.keeps_tag,
         "create_dest": rule.makes_dest,
         "filter": rule.tags,
         "allow_cycle": rule.may_cycle,
         "guarantee": "exactly_once" if rule.is_exactly_once else "at_least_once",
-        "from": "earliest" if rule.is_from_start else "head",
+        "from": beginning,
     }

@@ -34,8 +34,8 @@ class RouteGraph:
         return len(self._rules)
 
     def shard_of(self, rule: RouteRule) -> int:
-        """Return the shard of the destination, which keeps the route."""
-        return self._placement.owner_of(rule.dest)
+        """Return the shard of the destination, or of a webhook's source, which keeps the route."""
+        return self._placement.owner_of(rule.keeper)
 
     def find(self, name: str) -> RouteRule | None:
         return self._rules.get(name)
@@ -50,7 +50,7 @@ class RouteGraph:
     def refusal(self, rule: RouteRule) -> Refusal | None:
         """Return why the route is not allowed beside the others; None when it is allowed."""
         existing = self._rules.get(rule.name)
-        if existing is not None and (existing.source, existing.dest) != (rule.source, rule.dest):
+        if existing is not None and not rule.may_replace(existing):
             message = (
                 f'route "{rule.name}" copies from "{existing.source}" to "{existing.dest}"; '
                 "to change its topics, delete it and create it again"
@@ -148,7 +148,8 @@ class RouteGraph:
 
     def _add(self, rule: RouteRule) -> None:
         self._rules[rule.name] = rule
-        self._into[rule.dest] = rule.name
+        if rule.webhook is None:
+            self._into[rule.dest] = rule.name
         self._from.setdefault(rule.source, set()).add(rule.name)
 
 

@@ -187,10 +187,12 @@ class RouteRegistry:
 
         Raise `RequestRefused` when no shard keeps the route; return a refusal when one may keep it.
         """
-        source, dest = await self._state(rule.source), await self._state(rule.dest)
-        if dest is None and not rule.makes_dest:
+        names = [rule.source] if rule.webhook is not None else [rule.source, rule.dest]
+        states = {name: await self._state(name) for name in names}
+        source = states[rule.source]
+        if rule.dest in states and states[rule.dest] is None and not rule.makes_dest:
             raise RequestRefused(Refusal(TOPIC_NOT_FOUND, f'dest: topic "{rule.dest}" does not exist'))
-        for name, state in ((rule.source, source), (rule.dest, dest)):
+        for name, state in states.items():
             if state is None and (await self._request("put_topic", name))["created"]:
                 created.append(name)
         source = source or await self._state(rule.source)

@@ -275,6 +275,7 @@ class _Supervisor:
             store_url_of(settings),
             self._reshard.answer,
             self._brokers if self._board.broker_count else None,
+            lambda: self._key_reload.stored,
         )
         self._origins = Origins(settings.cors_origins)
         self._key_reload = KeyReload(

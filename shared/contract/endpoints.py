@@ -98,6 +98,12 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("PUT", "/v0/topics/:topic/cursors/:cursor", "put_cursor", _words("write"), is_data=True),
     Endpoint("GET", "/v0/topics/:topic/cursors/:cursor", "cursor_state", _words("read"), is_data=True),
     Endpoint("DELETE", "/v0/topics/:topic/cursors/:cursor", "delete_cursor", _words("delete"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/schedules", "list_schedules", _words("read"), is_data=True),
+    Endpoint("PUT", "/v0/topics/:topic/schedules/:schedule", "put_schedule", _words("admin"), is_data=True),
+    Endpoint("GET", "/v0/topics/:topic/schedules/:schedule", "schedule_state", _words("read"), is_data=True),
+    Endpoint(
+        "DELETE", "/v0/topics/:topic/schedules/:schedule", "delete_schedule", _words("delete"), is_data=True
+    ),
     Endpoint("POST", "/v0/topics/:topic/claim", "claim", _words("read write"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/ack", "ack", _words("write"), is_data=True),
     Endpoint("POST", "/v0/topics/:topic/nack", "nack", _words("write"), is_data=True),
@@ -148,10 +154,6 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("POST", "/v0/keys/:key/rotate", "rotate_key", _words("admin"), is_data=True),
     Endpoint("GET", "/v0/whoami", "whoami", _words(""), is_data=True),
     Endpoint("POST", "/v0/backup-points", "create_backup_point", _words("admin"), is_data=False),
-    Endpoint("POST", "/v0/watch", "create_watch", _words("read"), is_data=True),
-    Endpoint(
-        "GET", "/v0/watch/:wid", "watch", _words("read"), is_data=True, is_stream=True, takes_token=True
-    ),
     Endpoint(
         "GET",
         "/v0/stream",
@@ -160,6 +162,10 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
         is_data=True,
         is_stream=True,
         takes_token=True,
+    ),
+    Endpoint("POST", "/v0/watch", "create_watch", _words("read"), is_data=True),
+    Endpoint(
+        "GET", "/v0/watch/:wid", "watch", _words("read"), is_data=True, is_stream=True, takes_token=True
     ),
     Endpoint("GET", "/v0/ws", "web_socket", _words(""), is_data=True, takes_token=True, is_upgrade=True),
     Endpoint("GET", "/", "about", _words(""), is_data=False, is_open=True),
@@ -199,7 +205,7 @@ _PARAMETERS: Final = {
 
 _AUDITED: Final = _words(
     "put_topic delete_topic move restore seal adopt fence unfence put_router delete_router reshard"
-    " put_key rotate_key delete_key"
+    " put_key rotate_key delete_key put_schedule delete_schedule"
 )
 
 

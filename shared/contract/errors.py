@@ -44,6 +44,7 @@ PAYLOAD_TOO_LARGE: Final = "payload_too_large"
 URI_TOO_LONG: Final = "uri_too_long"
 UNSUPPORTED_MEDIA_TYPE: Final = "unsupported_media_type"
 TOPIC_FULL: Final = "topic_full"
+SCHEMA_MISMATCH: Final = "schema_mismatch"
 UPGRADE_REQUIRED: Final = "upgrade_required"
 THROTTLED: Final = "throttled"
 HEADERS_TOO_LARGE: Final = "headers_too_large"
@@ -90,6 +91,7 @@ STATUS: Final[dict[str, int]] = {
     URI_TOO_LONG: 414,
     UNSUPPORTED_MEDIA_TYPE: 415,
     TOPIC_FULL: 422,
+    SCHEMA_MISMATCH: 422,
     UPGRADE_REQUIRED: 426,
     THROTTLED: 429,
     HEADERS_TOO_LARGE: 431,

@@ -1,4 +1,4 @@
-"""Rules for the names of topics, cursors and routes, and the id of a topic name.
+"""Rules for the names of topics, cursors, schedules and routes, and the id of a topic name.
 
 The rule is narrow because a name is used in paths, headers, log lines and shell commands, and must need no
 quoting in any of them. A topic name never becomes a file name; the topic id does. Names are compared as they
@@ -63,6 +63,11 @@ def refuse_topic_name(name: str, field: str = "topic") -> Refusal | None:
 def refuse_cursor_name(name: str) -> Refusal | None:
     """Return the refusal of an invalid cursor name, or None; the rule is that of topics."""
     return None if is_topic_name(name) else _refusal(name, "cursor", "cursor", ". _ : -")
+
+
+def refuse_schedule_name(name: str) -> Refusal | None:
+    """Return the refusal of an invalid schedule name, or None; the rule is that of topics."""
+    return None if is_topic_name(name) else _refusal(name, "schedule", "schedule", ". _ : -")
 
 
 def refuse_route_name(name: str, field: str = "router") -> Refusal | None:

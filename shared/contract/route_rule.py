@@ -1,12 +1,15 @@
 """The rule of a route, and the messages about it between shards and the supervisor.
 
-A rule names a source, a destination and a filter. The log of the destination's shard stores it, and it
-crosses the link to the supervisor, which knows the rules of all shards. The API calls a route a router.
+A rule names a source, a destination and a filter. The log of the destination's shard stores it, or that of
+the source's shard when the destination is a URL. It crosses the link to the supervisor, which knows the rules
+of all shards. The API calls a route a router.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from shared.contract.webhook import WebhookOptions, WebhookStatus
 
 
 class RouteRule(msgspec.Struct, array_like=True, frozen=True):
@@ -25,6 +28,19 @@ class RouteRule(msgspec.Struct, array_like=True, frozen=True):
     """Whether the route begins at the earliest record at its creation, or at the next one."""
     is_in_cycle: bool = False
     """Whether another route closed a cycle through this one. Set by the supervisor only."""
+    webhook: WebhookOptions | None = None
+    """The options of a route whose destination is a URL."""
+
+    @property
+    def keeper(self) -> str:
+        """Return the topic that the route is part of: its destination, or the source of a webhook."""
+        return self.dest if self.webhook is None else self.source
+
+    def may_replace(self, other: RouteRule) -> bool:
+        """Return whether a PUT may replace the other rule: it has the same topics."""
+        if self.webhook is not None and other.webhook is not None:
+            return self.source == other.source
+        return (self.source, self.dest) == (other.source, other.dest)
 
     @property
     def stamps(self) -> bool:
@@ -39,6 +55,7 @@ class RouteStatus(msgspec.Struct, array_like=True, frozen=True):
     forwarded_total: int
     """Number of copies that the route made."""
     created: bool = False
+    webhook: WebhookStatus | None = None
 
 
 class PutRoute(msgspec.Struct, array_like=True, frozen=True):

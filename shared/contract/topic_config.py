@@ -20,14 +20,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal, invalid
+from shared.contract.json_bounds import DATA_DEPTH_MAX, is_too_deep
 from shared.contract.names import refuse_topic_name
-from shared.contract.retry_policy import RetryPatch, RetryPolicy, retry_policy
+from shared.text.message import size_text
 from shared.text.units import duration_ms, size_bytes
 
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
 OrderBy = Literal["tag"]
 FairBy = Literal["tag"]
+SchemaMode = Literal["off", "warn", "reject"]
 TopicPlacement = Literal["local", "shared"]
 LatencyClass = Literal["normal", "low"]
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
@@ -35,6 +37,8 @@ DURABILITIES: Final[tuple[Durability, ...]] = get_args(Durability)
 
 # The maximum that every stored form can hold: msgpack and the frame have signed 64 bits.
 NUMBER_MAX: Final = (1 << 63) - 1
+
+SCHEMA_BYTES_MAX: Final = 64 << 10
 
 # 0 means off or unlimited for each of these fields.
 COUNTED_FIELDS: Final = ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries")
@@ -61,6 +65,59 @@ CLAMPED_FIELDS: Final[dict[str, tuple[int, int]]] = {
 }
 
 
+RETRY_MS_MAX: Final = 86_400_000
+RETRY_FACTOR_MAX: Final = 1000.0
+_RETRY_FACTOR: Final = 2.0
+_RETRY_MS: Final = 3_600_000
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """The back-off of a queue: how long a job that was not done waits for its next delivery."""
+
+    base_ms: int
+    factor: float
+    max_ms: int
+
+    def wait_ms(self, deliveries: int) -> int:
+        """Return how long a job waits after so many deliveries: `base_ms * factor ** (deliveries - 1)`.
+
+        >>> policy = RetryPolicy(1000, 2.0, 5000)
+        >>> [policy.wait_ms(deliveries) for deliveries in (1, 2, 3, 4, 10_000)]
+        [1000, 2000, 4000, 5000, 5000]
+        """
+        try:
+            return int(min(self.base_ms * self.factor ** (deliveries - 1), self.max_ms))
+        except OverflowError:
+            return self.max_ms
+
+
+class RetryPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A back-off as a client sends it. Durations may be texts with a unit."""
+
+    base_ms: int | str
+    factor: float = _RETRY_FACTOR
+    max_ms: int | str | UnsetType = UNSET
+
+
+def retry_policy(patch: RetryPatch) -> RetryPolicy | Refusal:
+    """Return the back-off that a client wants, or a refusal that names the field and its bound."""
+    base_ms = duration_ms("retry.base_ms", patch.base_ms)
+    if isinstance(base_ms, Refusal):
+        return base_ms
+    if not 1 <= base_ms <= RETRY_MS_MAX:
+        return invalid("retry.base_ms", f"must be from 1 to {RETRY_MS_MAX}, got {base_ms}", RETRY_MS_MAX)
+    unchecked = max(base_ms, _RETRY_MS) if patch.max_ms is UNSET else patch.max_ms
+    max_ms = duration_ms("retry.max_ms", unchecked)
+    if isinstance(max_ms, Refusal):
+        return max_ms
+    if not base_ms <= max_ms <= RETRY_MS_MAX:
+        rule = f"must be from retry.base_ms, which is {base_ms}, to {RETRY_MS_MAX}, got {max_ms}"
+        return invalid("retry.max_ms", rule, RETRY_MS_MAX)
+    if not 1 <= patch.factor <= RETRY_FACTOR_MAX:
+        return invalid("retry.factor", f"must be from 1 to {RETRY_FACTOR_MAX:g}, got {patch.factor:g}")
+    return RetryPolicy(base_ms, patch.factor, max_ms)
+
+
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A topic's configuration. Caps count live records; `cap_bytes` counts payload and framing."""
 
@@ -85,18 +142,29 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     retry: RetryPolicy | None = None
     fair_by: FairBy | None = None
+    schema: str | None = None
+    """A JSON Schema as text, so that configurations can be compared and shared."""
+    schema_mode: SchemaMode = "reject"
 
     @property
     def durable(self) -> bool:
         """Return whether an acknowledgement means that the record is synced to the disk."""
         return self.durability == "fsync"
 
+    def members(self) -> dict[str, Any]:
+        """Return the fields as a client sees them."""
+        fields = msgspec.structs.asdict(self)
+        if self.schema is not None:
+            fields["schema"] = msgspec.json.decode(self.schema)
+        return fields
+
 
 class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A client's changes to a configuration. `durability` overrides `durable`, its shorthand.
 
     Durations and sizes may be texts with a unit. null means 0 in a field where 0 means off. `placement` and
-    `latency` are of shared topics, whose configuration the brokers have.
+    `latency` are of shared topics, whose configuration the brokers have. `force` is not stored: it allows a
+    schema that rejects what the one before accepted.
     """
 
     placement: TopicPlacement | UnsetType = UNSET
@@ -123,6 +191,9 @@ class TopicConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     paused: bool | UnsetType = UNSET
     retry: RetryPatch | UnsetType | None = UNSET
     fair_by: FairBy | UnsetType | None = UNSET
+    schema: dict[str, Any] | UnsetType | None = UNSET
+    schema_mode: SchemaMode | UnsetType = UNSET
+    force: bool | UnsetType = UNSET
 
 
 def merge_config(
@@ -140,6 +211,7 @@ def merge_config(
         or refuse_counts(changes)
         or _refuse_dead_letter(changes, topic_name)
         or _resolve_retry(changes)
+        or _resolve_schema(changes)
     )
     if refusal is not None:
         return refusal
@@ -222,6 +294,22 @@ def _resolve_retry(changes: dict[str, Any]) -> Refusal | None:
     if isinstance(policy, Refusal):
         return policy
     changes["retry"] = policy
+    return None
+
+
+def _resolve_schema(changes: dict[str, Any]) -> Refusal | None:
+    """Replace the schema by its text; remove `force`, which no configuration has."""
+    if changes.pop("force", False) and "schema" not in changes:
+        return invalid("force", "must be sent with schema, whose change it allows")
+    if changes.get("schema") is None:
+        return None
+    text = msgspec.json.encode(changes["schema"])
+    if len(text) > SCHEMA_BYTES_MAX:
+        rule = f"must be at most {size_text(SCHEMA_BYTES_MAX)}, got {size_text(len(text))}"
+        return invalid("schema", rule, SCHEMA_BYTES_MAX)
+    if is_too_deep(text, DATA_DEPTH_MAX):
+        return invalid("schema", f"must be nested at most {DATA_DEPTH_MAX} levels deep", DATA_DEPTH_MAX)
+    changes["schema"] = text.decode()
     return None
 
 

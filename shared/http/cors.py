@@ -4,12 +4,17 @@ O1  No answer allows credentials: the server has no cookies. A page sends its ke
     as `?token=`, so `*` reveals nothing to a page that has no key.
 O2  The fields depend on the origin alone and not on the endpoint, so a refusal, a stream and an answer that
     another process rendered all have the same ones.
+O3  A browser sends a POST of certain content types without a preflight, from any page that is open in it. A
+    server without keys would execute it, so it refuses such a request of an origin that is not allowed.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+from shared.contract.errors import FORBIDDEN, Refusal
+from shared.http.head import Fields
 
 ANY: Final = "*"
 
@@ -25,6 +30,11 @@ PREFLIGHT: Final = (
 _ALLOW: Final = b"access-control-allow-origin: "
 _PREFLIGHT_ANSWER: Final = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+
+# A page sends a POST with these content types, or without one, and without a preflight.
+_PLAIN_TYPES: Final = frozenset(
+    ("", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+)
 
 _origin = re.compile(r"([a-z][a-z0-9+.-]*)://((?:[a-z0-9._-]+|\[[0-9a-f:.]+\]))(:[0-9]{1,5})?")
 _origin_field = re.compile(rb"\r\norigin:[ \t]*([^\r\n]*?)[ \t]*\r\n", re.IGNORECASE)
@@ -46,6 +56,25 @@ class Origins:
 
     def allow(self, origin: str) -> bool:
         return self.is_any or origin in self._allowed
+
+    def admit(self, fields: Fields) -> bool:
+        """Return whether the origin is absent, since only browsers send it, the server's own, or allowed."""
+        host = (fields.host or b"").decode().lower()
+        own = (f"http://{host}", f"https://{host}")
+        return not fields.origin or fields.origin in own or self.allow(fields.origin)
+
+    def refuse_page(self, method: str, fields: Fields) -> Refusal | None:
+        """Refuse a POST to a server without keys that a page of an origin that is not allowed could send.
+
+        >>> fields = Fields(host=b"localhost:4000", content_type="text/plain", origin="https://evil.example.com")
+        >>> Origins("").refuse_page("POST", fields).code
+        'forbidden'
+        >>> Origins("https://evil.example.com").refuse_page("POST", fields)
+        """
+        if not fields.origin or method != "POST":
+            return None
+        kind = fields.content_type.partition(";")[0].strip().lower()
+        return None if kind not in _PLAIN_TYPES or self.admit(fields) else foreign_origin()
 
     def fields_for(self, origin: str) -> bytes:
         """Return the header fields of every answer to a request of that origin; none without an origin."""
@@ -69,6 +98,14 @@ class Origins:
         if request.startswith(b"OPTIONS ") and is_allowed(fields):
             return with_fields(_PREFLIGHT_ANSWER, fields + PREFLIGHT)
         return with_fields(answer, fields)
+
+
+def foreign_origin() -> Refusal:
+    message = (
+        "origin: must be this server: another origin needs a key, and the server has no keys; "
+        "TOPICS_CORS_ORIGINS allows origins"
+    )
+    return Refusal(FORBIDDEN, message, {"field": "origin"})
 
 
 def is_allowed(fields: bytes) -> bool:

@@ -43,6 +43,9 @@ _NOT_REPEATED = frozenset(
     b"host content-length transfer-encoding content-type content-encoding content-digest authorization "
     b"idempotency-key expect upgrade last-event-id origin sec-websocket-key sec-websocket-version".split()
 )
+_EVENT_PREFIX: Final = b"ce-"
+# A request with one of these fields is a CloudEvent in the binary mode.
+_EVENT_NAMES: Final = frozenset((b"ce-specversion", b"ce-id"))
 
 
 class RequestLine(msgspec.Struct, frozen=True):
@@ -78,6 +81,8 @@ class Fields(msgspec.Struct, frozen=True):
     sent_key: bytes | None = None
     """Digest of the key (`sent_key_of` in `api_keys.py`), kept instead of `authorization`."""
     content_digest: str = ""
+    event_attributes: tuple[tuple[str, str], ...] = ()
+    """Names and values, as sent, of the fields `ce-…` of a CloudEvent in the binary mode, without `ce-`."""
     cors: bytes = b""
     """Header fields of every answer to the request, for a page of the origin (`cors.py`)."""
 
@@ -127,7 +132,7 @@ def parse_fields(block: bytes) -> Fields | Refusal:
             return Refusal(INVALID_REQUEST, f"a header must be `name: value`, got {shown}")
         name, value = match[1].lower(), match[2].rstrip(b" \t")
         if name in values:
-            if name in _NOT_REPEATED:
+            if name in _NOT_REPEATED or name.startswith(_EVENT_PREFIX):
                 return Refusal(INVALID_REQUEST, f"{name.decode()}: must be sent once")
             value = values[name] + b", " + value
         values[name] = value
@@ -239,7 +244,14 @@ def _fields_of(values: dict[bytes, bytes]) -> Fields | Refusal:
         websocket_key=_text(values, b"sec-websocket-key"),
         websocket_version=_text(values, b"sec-websocket-version"),
         content_digest=_text(values, b"content-digest"),
+        event_attributes=_event_attributes(values) if not _EVENT_NAMES.isdisjoint(values) else (),
     )
+
+
+def _event_attributes(values: dict[bytes, bytes]) -> tuple[tuple[str, str], ...]:
+    prefix = len(_EVENT_PREFIX)
+    names = [name for name in values if name.startswith(_EVENT_PREFIX)]
+    return tuple((name[prefix:].decode(), _text(values, name)) for name in names)
 
 
 def _text(values: dict[bytes, bytes], name: bytes) -> str:

@@ -215,6 +215,16 @@ class Slot:
     queue_topics = _Word(39)
     leases_in_flight = _Word(40)
     """Leases of all queues. An expired lease counts until the queue is next examined."""
+    waiting_claims = _Word(41)
+    """Claims that wait for a job."""
+    topic_streams = _Word(42)
+    """Open streams of topics without a session."""
+    topic_searches = _Word(43)
+    """Streams and WebSockets of the process that wait for topics which do not exist yet."""
+    uploads_total = _Word(48)
+    """Uploads of lines of JSON that wrote a batch, and what they wrote, as the next two."""
+    upload_lines_total = _Word(49)
+    upload_records_total = _Word(50)
 
     routes = _Word(59)
     """Routes into topics of the shard."""
@@ -277,6 +287,13 @@ class Slot:
     """Topics that this node must not serve."""
     merged_segments_total = _Word(431)
     """Small segments that were merged into others."""
+    scheduled_queues = _Word(432)
+    """Queues with schedules, and the jobs that schedules added."""
+    scheduled_jobs_total = _Word(433)
+
+    schema_refused_total = _Word(434)
+    """Writes refused because a record broke its topic's schema, and such records that `warn` accepted."""
+    schema_accepted_total = _Word(435)
 
     broker_records_in_total = _Word(440)
     """Records and bytes that a broker took for shared topics and committed, as the next."""

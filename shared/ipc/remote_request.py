@@ -44,6 +44,8 @@ class RemoteRequest(msgspec.Struct, array_like=True):
     """Whether the key has the scope `admin`."""
     is_unshared: bool = False
     """Whether a broker sends it since no shared topic has the name; it does not come back."""
+    event_attributes: tuple[tuple[str, str], ...] = ()
+    """As in the `Fields` of the request."""
 
 
 encode_remote_request = msgspec.msgpack.Encoder().encode

@@ -12,6 +12,7 @@ import msgspec
 from shared.contract.api_keys import advise_on_api_keys, seal_api_keys
 from shared.contract.topic_config import DURABILITIES
 from shared.http.cors import check_origins
+from shared.http.public_address import check_networks
 from shared.runtime.log_levels import check_levels
 from shared.settings.setting import AUTO, GIB, KIB, MIB, Setting
 
@@ -80,6 +81,17 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
             unit="origins",
             is_list=True,
             normalise=check_origins,
+        ),
+    ] = ""
+
+    webhook_private: Annotated[
+        str,
+        Setting(
+            help="Networks that are not public and that webhooks may reach, such as `10.0.0.0/8`, separated "
+            "by commas; in a file also a list. Empty is none.",
+            unit="networks",
+            is_list=True,
+            normalise=check_networks,
         ),
     ] = ""
 
@@ -229,6 +241,11 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Setting(help="Named cursors of one topic.", unit="cursors", minimum=1, maximum=10_000),
     ] = 1000
+
+    max_schedules: Annotated[
+        int,
+        Setting(help="Schedules of one queue.", unit="schedules", minimum=1, maximum=1000),
+    ] = 100
 
     max_producers: Annotated[
         int,

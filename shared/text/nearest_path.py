@@ -42,6 +42,7 @@ _SYNONYMS: Final = {
     "delete": "purge truncate clear trim",
     "redrive": "dlq dead-letters retry replay",
     "cursors": "offsets offset consumers groups",
+    "schedules": "schedule cron crons recurring jobs",
     "owner": "leader where",
 }
 """For a word of our paths, words that mean the same elsewhere. A word may stand for several."""

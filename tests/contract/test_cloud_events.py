@@ -1,4 +1,4 @@
-"""CloudEvents 1.0: structured and in batches, appended and read back."""
+"""CloudEvents 1.0: structured, in batches and in the binary mode, appended and read back."""
 
 from __future__ import annotations
 
@@ -115,3 +115,103 @@ def test_events_of_topics_of_any_shard_and_of_shared_topics(tmp_path: Path) -> N
             api.put(**config)
             assert send(api, WHOLE, EVENTS).json["count"] == len(WHOLE)
             assert json.loads(events(api).body) == WHOLE
+            assert binary(api, b"text", "text/plain", id="7").json["seqs"] == [len(WHOLE) + 1]
+            last = {**PLAIN, "id": "7", "datacontenttype": "text/plain", "data": "text"}
+            assert json.loads(events(api, after_seq=len(WHOLE)).body) == [last]
+
+
+def binary(api: Api, body: bytes | None, content_type: str | None, **attributes: str) -> Answer:
+    """Append an event in the binary mode, whose attributes are header fields."""
+    fields = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.new", **attributes}
+    lines = [f"ce-{name.replace('__', '-')}: {value}" for name, value in fields.items() if value]
+    return api.client.ask("POST", api.path, body, *lines, content_type=content_type)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "data"),
+    [
+        (b'{"n":[1.50]}', "application/json", {"data": {"n": [1.5]}}),
+        (b' "text" ', "application/vnd.shop+json; charset=UTF-8", {"data": "text"}),
+        (b"null", "text/json", {"data": None}),
+        (b"7", None, {"data": 7}),
+        ("gr\u00fcn".encode(), "text/plain", {"data": "gr\u00fcn"}),
+        ("gr\u00fcn".encode("latin-1"), "text/plain; charset=latin-1", {"data_base64": "Z3L8bg=="}),
+        (b"\x00\xff", "image/gif", {"data_base64": "AP8="}),
+        (b"", "text/plain", {}),
+        (None, None, {}),
+    ],
+)
+def test_an_event_in_header_fields_is_read_back_in_json(
+    api: Api, body: bytes | None, content_type: str | None, data: dict[str, Any]
+) -> None:
+    answer = binary(api, body, content_type, time="2026-01-31T12:00:00Z", myext="7")
+    assert (answer.status, answer.json["seqs"]) == (201, [1]), answer
+    event = {**PLAIN, "time": "2026-01-31T12:00:00Z", "myext": "7", **data}
+    if content_type is not None:
+        event["datacontenttype"] = content_type
+    assert json.loads(events(api).body) == [event]
+    record = api.diff(include_tags=True)["records"][0]
+    assert (record["$tag"], record.get("data")) == ("order.new", data.get("data"))
+
+
+def test_values_of_header_fields_are_decoded(api: Api) -> None:
+    assert (
+        binary(api, b"1", "application/json", subject="Euro%20%E2%82%AC %zz", ext='"a \\"b\\""').status == 201
+    )
+    event = json.loads(events(api).body)[0]
+    assert (event["subject"], event["ext"]) == ("Euro \u20ac %zz", 'a "b"')
+
+
+def test_a_key_makes_an_event_in_header_fields_repeatable(api: Api) -> None:
+    lines = [f"ce-{name}: {value}" for name, value in PLAIN.items()]
+    for is_repeated in (False, True):
+        answer = api.call("POST", "?return_seqs=false", {"n": 1}, *lines, "idempotency-key: k")
+        assert answer.json["deduped"] is is_repeated
+        assert "seqs" not in answer.json
+
+
+def test_a_content_type_of_events_precedes_header_fields(api: Api) -> None:
+    assert binary(api, json.dumps({**PLAIN, "id": "2"}).encode(), EVENT, id="1").status == 201
+    assert json.loads(events(api).body)[0]["id"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "attributes", "message"),
+    [
+        (b"1", "application/json", {"specversion": "0.3"}, 'ce-specversion: must be "1.0", got "0.3"'),
+        (b"1", "application/json", {"specversion": ""}, "ce-specversion: is required"),
+        (b"1", "application/json", {"id": ""}, "ce-id: is required"),
+        (None, "application/json", {"source": ""}, "ce-source: is required"),
+        (b"1", "application/json", {"type": "%00"}, "ce-type: must be UTF-8 after percent-decoding"),
+        (b"1", "application/json", {"subject": "%ff"}, "ce-subject: must be UTF-8 after percent-decoding"),
+        (b"1", "application/json", {"my__ext": "1"}, "ce-my-ext: must have a name of"),
+        (b"1", "application/json", {"datacontenttype": "a/b"}, "ce-datacontenttype: must be sent as"),
+        (b"1", "application/json", {"data": "1"}, "ce-data: must not be sent"),
+        (b"1", "application/json", {"type": "x" * 257}, "records[0].tag: must be at most 256"),
+        (b"{", "application/json", {}, "the body must be JSON, as its content type is"),
+        (b"1 2", "application/json", {}, "the body must be JSON, as its content type is"),
+        (b"[" * 201 + b"]" * 201, "application/json", {}, "records[0].data: must be nested"),
+        (b"[" * 2000 + b"]" * 2000, "application/json", {}, "the body must be JSON, as its content type is"),
+        (b"\xff", "application/json", {}, "the body must be UTF-8"),
+        (b"\xff", "text/plain", {}, "the body must be UTF-8"),
+    ],
+)
+def test_a_wrong_event_in_header_fields_is_refused(
+    api: Api, body: bytes | None, content_type: str, attributes: dict[str, str], message: str
+) -> None:
+    answer = binary(api, body, content_type, **attributes)
+    assert (answer.status, answer.code) == (400, "invalid_request"), answer
+    assert answer.message.startswith(message), answer.message
+    api.refused(404, "topic_not_found", "GET")
+
+
+@pytest.mark.http1
+def test_an_attribute_is_sent_once(api: Api) -> None:
+    answer = api.client.ask("POST", api.path, b"1", "ce-id: 1", "ce-id: 2")
+    assert (answer.status, answer.message) == (400, "ce-id: must be sent once")
+
+
+def test_other_requests_ignore_attributes(api: Api) -> None:
+    api.append(1)
+    answer = api.call("POST", "/diff", {"after_seq": 0}, "ce-specversion: 1.0", "ce-id: 1")
+    assert len(answer.json["records"]) == 1

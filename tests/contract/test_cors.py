@@ -165,3 +165,66 @@ def test_a_web_socket_without_keys_is_for_the_same_origins(tmp_path_factory: pyt
             answer = client.read_answer()
             assert answer.status == 403
             assert "TOPICS_CORS_ORIGINS" in answer.message
+
+
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    with HttpServer(tmp_path_factory.mktemp("keyless"), cors_origins=PAGE) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        None,
+        "text/plain",
+        "Text/Plain;charset=UTF-8",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data",
+    ],
+)
+def test_without_keys_a_page_cannot_write_without_a_preflight(
+    open_server: HttpServer, lane: str, content_type: str | None
+) -> None:
+    topic = f"/v0/topics/plain-{lane}"
+    for path, body in (
+        (f"{topic}/records", b"text"),
+        (f"{topic}/fence", None),
+        ("/v0/backup-points", None),
+    ):
+        for origin in (ELSEWHERE, "null", "http://localhost:4001"):
+            with open_server.connect(lane) as client:
+                answer = client.ask("POST", path, body, f"origin: {origin}", content_type=content_type)
+                assert (answer.status, answer.code) == (403, "forbidden"), (path, origin, answer)
+                assert "TOPICS_CORS_ORIGINS" in answer.message
+    with open_server.connect(lane) as client:
+        assert client.ask("GET", topic).status == 404
+
+
+def test_without_keys_pages_that_are_allowed_and_other_clients_write_text(
+    open_server: HttpServer, lane: str
+) -> None:
+    path = f"/v0/topics/allowed-{lane}/records"
+    with open_server.connect(lane) as client:
+        for count, fields in enumerate(((), (f"origin: {PAGE}",), ("origin: http://localhost",)), 1):
+            answer = client.ask("POST", path, b"text", *fields, content_type="text/plain")
+            assert answer.succeeded["head_seq"] == count, fields
+        # The browser of such a page sent a preflight, which was refused.
+        answer = client.ask("POST", f"{path[:-8]}/diff", b"{}", f"origin: {ELSEWHERE}")
+        assert len(answer.succeeded["records"]) == 3
+
+
+def test_with_keys_the_key_decides(client: HttpClient) -> None:
+    path, lines = "/v0/topics/keyed/records", (f"origin: {ELSEWHERE}", f"authorization: Bearer {KEY}")
+    assert client.ask("POST", path, b"text", *lines, content_type="text/plain").succeeded["count"] == 1
+    assert client.ask("POST", path, b"text", lines[0], content_type="text/plain").status == 401
+
+
+@pytest.mark.http1
+def test_a_refused_page_is_not_asked_for_the_body(open_server: HttpServer, lane: str) -> None:
+    with RawClient(open_server.ports[lane]) as client:
+        lines = (
+            f"origin: {ELSEWHERE}\r\ncontent-type: text/plain\r\nexpect: 100-continue\r\ncontent-length: 9"
+        )
+        client.send(f"POST /v0/topics/pages/records HTTP/1.1\r\nhost: a\r\n{lines}\r\n\r\n".encode())
+        assert client.read_answer().status == 403

@@ -102,7 +102,7 @@ def test_tags_take_turns_in_a_fair_queue(api: Api) -> None:
     assert claimed(api, max=4) == [1, 4, 6, 2]
     assert claimed(api) == [5, 3]
     refused = api.refused(409, "topic_exists_incompatible", "PUT", "", {"fair_by": None})
-    assert refused.detail == {"field": "fair_by"}
+    assert refused.json["error"]["detail"] == {"field": "fair_by"}
     assert "fair_by: must be" in api.refused(400, "invalid_request", "PUT", "", {"fair_by": "node"}).message
 
 

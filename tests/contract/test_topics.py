@@ -32,6 +32,8 @@ DEFAULTS = {
     "paused": False,
     "retry": None,
     "fair_by": None,
+    "schema": None,
+    "schema_mode": "reject",
 }
 STATE_FIELDS = [
     "topic",

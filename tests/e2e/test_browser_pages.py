@@ -67,6 +67,13 @@ def test_the_page_of_the_guide_works_from_an_allowed_origin_only(tmp_path: Path)
         with server.connect() as client:
             client.send(upgrade_request("/v0/ws", f"origin: {other.origin}"))
             assert client.read_answer().status == 403
+        # The supervisor answers one of these, a worker the other.
+        for path in ("/v0/backup-points", f"/v0/topics/{server.topic_of(1, 'plain')}/records"):
+            for origin, is_forbidden in ((other.origin, True), (ORIGIN, False)):
+                lines = (f"origin: {origin}",)
+                with server.connect() as client:
+                    answer = client.ask("POST", path, b"1", *lines, content_type="text/plain")
+                assert (answer.status == 403) is is_forbidden, answer
         # A page reads the refusal of a shard that is down, too.
         down = server.topic_of(0, "orders")
         server.kill_worker(0)

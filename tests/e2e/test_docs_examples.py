@@ -46,7 +46,7 @@ def test_there_are_snippets_to_run() -> None:
 
 def test_the_doctests_of_the_runner_pass() -> None:
     result = doctest.testmod(snippets)
-    assert (result.failed, result.attempted) == (0, 4)
+    assert (result.failed, result.attempted) == (0, 5)
 
 
 def run(document: str, folder: Path) -> list[str]:

@@ -152,9 +152,20 @@ def test_cursors_and_routes_match_the_answers_of_the_server(directory: Everythin
             assert shown["position"] == topics[route["source"]]["head_seq"]
 
 
+def test_schedules_match_the_answers_of_the_server(directory: Everything) -> None:
+    topics = inspected(directory)
+    shown = {name: topic["schedules"] for name, topic in topics.items() if topic["schedules"]}
+    assert sorted(shown) == sorted(name for name, said in directory.said.schedules.items() if said)
+    assert len(shown) == 2, "one in the snapshot, one in the log"
+    for name, schedules in shown.items():
+        fields = ("schedule", "cron", "time_zone", "catch_up", "paused", "last_seq")
+        said = [{field: one[field] for field in fields} for one in directory.said.schedules[name]]
+        assert [{field: one[field] for field in fields} for one in schedules] == said
+
+
 def test_text_shows_queues_routes_and_cursors(everything: Everything) -> None:
     text = run_here("inspect", everything.data).out
-    for heading in ("QUEUE ", "ROUTE ", "CURSOR "):
+    for heading in ("QUEUE ", "SCHEDULE ", "ROUTE ", "CURSOR "):
         assert f"\n  {heading}" in text
     names = everything.second
     text = run_here("inspect", everything.data, "--topic", names.leased).out

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.clients.event_client import EventClient
 from tests.harness.output.prometheus_text import parse
 from tests.harness.server.whole_server import WholeServer
 
@@ -69,6 +70,30 @@ def test_every_metric_counts_after_requests(tmp_path: Path) -> None:
         assert values["topics_front_connections_accepted_total"] >= 1
         assert values["topics_topic_metrics_truncated"] == 0
         assert numbers("/v0/metrics?topics=1")["topics_topic_metrics_truncated"] == 1
+        assert server.stop() == 0
+
+
+def test_gauges_show_what_waits_and_counters_what_was_uploaded(tmp_path: Path) -> None:
+    with WholeServer(tmp_path, shards=2) as server, server.connect() as client:
+        queue, topic = server.topic_of(1, "jobs"), server.topic_of(0, "lines")
+        client.ask_json("PUT", f"/v0/topics/{queue}", {"type": "queue"})
+        upload = client.ask(
+            "POST", f"/v0/topics/{topic}/records", b"1\n\n2\n3\n", content_type="application/x-ndjson"
+        )
+        assert upload.succeeded["count"] == 3
+
+        def numbers() -> list[float]:
+            answer = client.ask("GET", "/v0/metrics", None, "accept: application/json").json
+            names = ("queue_waiting_claims", "topic_streams", "topic_searches")
+            uploads = ("uploads_total", "upload_lines_total", "upload_records_total")
+            return [answer[f"topics_{name}"] for name in (*names, *uploads)]
+
+        with server.connect() as waiting:
+            waiting.start("POST", f"/v0/topics/{queue}/claim", {"node": "w", "wait_ms": 30_000})
+            with EventClient(server.port, f"/v0/stream?topics=none.*,{topic}") as events:
+                events.begin()
+                server.wait_for(lambda: numbers() == [1, 1, 1, 1, 4, 3], "the numbers")
+        server.wait_for(lambda: numbers() == [0, 0, 0, 1, 4, 3], "the end of the waits")
         assert server.stop() == 0
 
 

@@ -53,6 +53,8 @@ def test_a_key_from_its_creation_to_its_end(tmp_path: Path) -> None:
         with H2Client(server.port) as client:
             answer = client.ask("GET", "/v0/keys", None, f"authorization: Bearer {root}")
             assert [one["name"] for one in answer.json["keys"]] == ["reader", "root"]
+        metrics = ask(server, "GET", "/v0/metrics?topics=0", None, root).body.decode().splitlines()
+        assert {"topics_named_keys 2", "topics_named_keys_expired 0"} <= set(metrics)
         # A worker that is started now begins with these keys.
         server.kill_worker(0)
         server.wait_for(lambda: statuses(server, reader) == {200}, "the worker is back")

@@ -25,9 +25,10 @@ from unittest.mock import patch
 import msgspec
 
 from shared.contract.reader_options import ReaderOptions
-from shared.contract.retry_policy import RetryPatch
 from shared.contract.route_rule import RouteRule
+from shared.contract.schedule_rule import ScheduleRule
 from shared.contract.tag_filter import TagFilter
+from shared.contract.topic_config import RetryPatch
 from tests.harness.machine.faults import ProcessKilled
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.shard.one_shard import OneShard, RecordedReply, record
@@ -36,6 +37,7 @@ from tests.harness.shard.shard_reader import read_now
 from tests.harness.stage.route_shards import start_routes
 from topicsd.engine.requests import BytesRecord, ReadAnswer, ReadRequest, TopicState
 from topicsd.engine.routes.route import delete_route
+from topicsd.engine.schedules.change import delete_schedule, put_schedule
 from topicsd.engine.session_log import log_session, log_session_end
 from topicsd.engine.shard import Shard
 from topicsd.engine.topic_admin import topic_state
@@ -264,6 +266,26 @@ def make_queues(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_schedules(one: OneShard) -> None:
+    """Schedules with jobs, of which one is paused and one ends."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.put("reports", type="queue")
+    rules = {
+        "often": ScheduleRule("*/5 * * * *", "Europe/Berlin", b'{"a":1}', b'{"b":2}', "report", 7, "all"),
+        "paused": ScheduleRule("@daily", is_paused=True),
+        "ended": ScheduleRule("* * * * *"),
+    }
+    for name, rule in rules.items():
+        put_schedule(one.shard.state, "reports", name, rule, RecordedReply())
+        one.settle()
+    one.pass_time(600_000)
+    delete_schedule(one.shard.state, "reports", "ended", RecordedReply())
+    one.settle()
+    one.close(checkpoint=False)
+
+
 MAKERS = {
     f"wal-format-{VERSION}": make,
     f"wal-format-{VERSION}-watch": make_sessions,
@@ -273,6 +295,7 @@ MAKERS = {
     f"wal-format-{VERSION}-ranges": make_ranges,
     f"wal-format-{VERSION}-filters": make_filters,
     f"wal-format-{VERSION}-queues": make_queues,
+    f"wal-format-{VERSION}-schedules": make_schedules,
 }
 # With files of the first size the others would have been checkpointed into segments.
 FILE_BYTES = {
@@ -284,6 +307,7 @@ FILE_BYTES = {
     make_ranges: 16384,
     make_filters: 16384,
     make_queues: 16384,
+    make_schedules: 16384,
 }
 
 
@@ -297,6 +321,18 @@ def describe_routes(shard: Shard) -> dict[str, Any]:
             "forwarded_total": route.forwarded_total,
         }
         for name, route in shard.state.routes.items()
+    }
+
+
+def describe_schedules(shard: Shard) -> dict[str, Any]:
+    return {
+        f"{topic.name}/{schedule.name}": {
+            "rule": msgspec.to_builtins(msgspec.structs.asdict(schedule.rule)),
+            "reached_ms": schedule.reached_ms,
+            "last_seq": schedule.last_seq,
+        }
+        for topic in shard.state.scheduled
+        for schedule in topic.schedules.values()
     }
 
 
@@ -377,6 +413,7 @@ def write(target: Path, maker: Callable[[OneShard], None]) -> None:
         "topics": describe(one.shard),
         "sessions": describe_sessions(one.shard),
         "forwards": describe_routes(one.shard),
+        **({"schedules": schedules} if (schedules := describe_schedules(one.shard)) else {}),
         "files": [os.path.relpath(path, DATA_DIR) for path in one.wal_files()],
     }
     text = json.dumps(expected, indent=1, ensure_ascii=False)

@@ -11,7 +11,14 @@ import pytest
 
 from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
-from tests.golden.make_golden import GOLDEN, KEY, describe, describe_routes, describe_sessions
+from tests.golden.make_golden import (
+    GOLDEN,
+    KEY,
+    describe,
+    describe_routes,
+    describe_schedules,
+    describe_sessions,
+)
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.machine.manual_loop import ManualLoop, StepThread
 from tests.harness.shard.one_shard import RecordedReply, record
@@ -33,6 +40,7 @@ LATER_TYPES = {
     FrameType.FORWARD_CREATE: "forwards",
     FrameType.FORWARD_DELETE: "forwards",
     FrameType.FORWARD_CURSOR: "forwards",
+    FrameType.SCHEDULE: "schedules",
 }
 FIRST_TYPES = {
     FrameType.APPEND,
@@ -106,6 +114,9 @@ def test_what_was_in_it_is_found_in_it(version: str, tmp_path: Path) -> None:
     routes = json.loads(json.dumps(describe_routes(shard)))
     assert routes.keys() == expected.get("forwards", {}).keys()
     assert_has(routes, expected.get("forwards", {}), "forwards")
+    schedules = json.loads(json.dumps(describe_schedules(shard)))
+    assert schedules.keys() == expected.get("schedules", {}).keys()
+    assert_has(schedules, expected.get("schedules", {}), "schedules")
     shard.close()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from shared.contract.retry_policy import RetryPatch
+from shared.contract.topic_config import RetryPatch
 from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.job import ClaimedJob, Counts

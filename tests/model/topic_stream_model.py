@@ -1,9 +1,9 @@
-"""Random operations around a few streams without sessions, and what each must have delivered.
+"""Random operations around a few topic streams and watch sessions, and what each must have delivered.
 
 Promises: the same seed does the same. There are two shards (`feed_shards.py`). Appends create topics, which
-are deleted and created again; records are deleted; the other shard is killed or restarted, and its link is
-cut; streams of names and patterns, as server-sent events and as lines, pause, lose their connection and
-return with the last id that they received.
+are deleted and created again; records are deleted; both shards are killed or restarted, and the link is cut;
+streams of names and patterns, as server-sent events, as lines and on sessions, pause, lose their connection
+and return with the last id that they received.
 
 The oracle knows each value by topic, incarnation and seq. A client of a topic must receive each of its
 records once and in order: from the position that it had when it last received an id, or from the first record
@@ -21,7 +21,13 @@ import msgspec
 
 from tests.harness.shard.one_shard import OneShard
 from tests.harness.stage.feed_shards import Event, FeedShards
-from tests.harness.stage.topic_streams import LINES, TopicStreamClient
+from tests.harness.stage.topic_streams import (
+    LINES,
+    SessionClient,
+    StreamClient,
+    TopicStreamClient,
+    create_session,
+)
 from topicsd.service.watch.selection import topic_selection
 
 NAMES: Final = tuple(f"{prefix}{number}" for prefix in ("a.", "b.", "c") for number in range(4))
@@ -33,6 +39,8 @@ class TopicProgress(msgspec.Struct):
 
     incarnation: int
     seq: int = 0
+    is_over: bool = False
+    """Whether the next record is of a later incarnation."""
 
 
 class Incarnation(msgspec.Struct):
@@ -51,24 +59,46 @@ class Client:
         assert not hasattr(parsed, "code")
         self._selection: Any = parsed
         self._accept = model.rng.choice(["", LINES])
+        self._wid = ""
+        self._is_session = model.rng.random() < 0.5
         self._last_id = ""
         self.progress: dict[str, TopicProgress] = {}
         self._progress_at_id: dict[str, TopicProgress] = {}
-        self.connection: TopicStreamClient | None = None
+        self.connection: StreamClient | None = None
         self.connect()
 
     def connect(self) -> None:
         self.progress = {name: copy(one) for name, one in self._progress_at_id.items()}
-        self.connection = TopicStreamClient(
-            self._model.stage.workers[0], topics=self.topics, accept=self._accept, last_id=self._last_id
-        )
+        self.connection = self._open_session() if self._is_session else self._open_stream()
         self._model.stage.settle()
-        if self.connection.refusal[0]:
+        if self.connection is None or self.connection.refusal[0]:
             # The other shard is away; the client comes back later.
-            assert self.connection.refusal[0] == 503
+            assert self.connection is None or self.connection.refusal[0] == 503
             self.connection = None
         else:
             self._model.counts["opened"] += 1
+
+    def _open_stream(self) -> StreamClient:
+        worker = self._model.stage.workers[0]
+        return TopicStreamClient(worker, topics=self.topics, accept=self._accept, last_id=self._last_id)
+
+    def _open_session(self) -> StreamClient | None:
+        """Open the session; create one if there is none, or if nothing came from it yet."""
+        stage = self._model.stage
+        if self._last_id:
+            client = SessionClient(stage.workers[0], self._wid, last_id=self._last_id)
+            if client.refusal[0] != 410:
+                self._model.counts["resumed sessions"] += 1
+                return client
+            # It was idle for too long.
+            self._last_id, self.progress, self._progress_at_id = "", {}, {}
+        topics: dict[str, Any] = {word: {} for word in self.topics.split(",")}
+        status, answer = create_session(stage, {"topics": topics, "missing": "wait"})
+        if status != 200:
+            assert status == 503
+            return None
+        self._wid = answer["wid"]
+        return SessionClient(stage.workers[0], self._wid)
 
     def leave(self) -> None:
         """Drop the connection; what was written and not read is lost with it."""
@@ -95,12 +125,10 @@ class Client:
             self.progress.pop(event.data["topic"], None)
         elif event.name == "tombstone":
             assert event.data["reason"] == "recreated", event
-            # The records of the new incarnation follow from the first one on.
-            one = self.progress[event.data["topic"]]
-            one.incarnation, one.seq = one.incarnation + 1, 0
-            incarnations = model.topics[event.data["topic"]]
-            while incarnations[one.incarnation].is_over:
-                one.incarnation += 1
+            # The records of a later incarnation follow from the first one on.
+            one = self.progress.get(event.data["topic"])
+            if one is not None:
+                one.is_over, one.seq = True, 0
         else:
             assert event.name in ("caught-up", "waiting", "heartbeat", "error"), event
 
@@ -111,6 +139,9 @@ class Client:
         one = self.progress.get(topic)
         if one is None:
             one = self.progress[topic] = TopicProgress(number)
+        if one.is_over:
+            assert number > one.incarnation, f"{topic}: incarnation {number} after {one.incarnation}"
+            one.incarnation, one.is_over = number, False
         assert number == one.incarnation, f"{topic}: incarnation {number} after {one.incarnation}"
         self._model.check_skipped(topic, one, seq - 1)
         assert seq > one.seq, f"{topic}: seq {seq} repeats"
@@ -122,7 +153,9 @@ class Client:
             current = incarnations[-1] if incarnations else None
             if current is None or current.is_over or not self._selection.selects(topic):
                 continue
-            one = self.progress.get(topic) or TopicProgress(len(incarnations) - 1)
+            one = self.progress.get(topic)
+            if one is None or one.is_over:
+                one = TopicProgress(len(incarnations) - 1)
             assert one.incarnation == len(incarnations) - 1, f"{topic}: {one}"
             self._model.check_skipped(topic, one, max(current.values))
 
@@ -135,7 +168,18 @@ class TopicStreamModel:
         self.written: dict[tuple[str, int], tuple[int, int]] = {}
         """Incarnation and seq, by topic and value."""
         self.counts: dict[str, int] = dict.fromkeys(
-            ("opened", "record", "topic-deleted", "tombstone", "caught-up", "waiting", "heartbeat", "error"),
+            (
+                "resumed sessions",
+                "home ended",
+                "opened",
+                "record",
+                "topic-deleted",
+                "tombstone",
+                "caught-up",
+                "waiting",
+                "heartbeat",
+                "error",
+            ),
             0,
         )
         self._value = 0
@@ -147,7 +191,7 @@ class TopicStreamModel:
         actions = [self._append] * 8 + [self._settle] * 4 + [self._read] * 4
         actions += [self._delete_topic, self._delete_records, self._leave, self._return, self._return]
         actions += [self._pause, self._resume, self._resume, self._cut, self._reconnect, self._reconnect]
-        actions += [self._pass_time]
+        actions += [self._pass_time, self._end_home]
         self.rng.choice(actions)()
 
     def finish(self) -> None:
@@ -233,6 +277,14 @@ class TopicStreamModel:
     def _cut(self) -> None:
         if not self.stage.link.is_cut(1):
             self.stage.restart_away(kill=self.rng.random() < 0.5)
+
+    def _end_home(self) -> None:
+        """Kill or restart the shard of the streams; what they wrote and no client read is lost with it."""
+        if self.rng.random() < 0.5 and not self.stage.link.is_cut(1):
+            self.counts["home ended"] += 1
+            self.stage.end(0, self.rng.choice([OneShard.kill, OneShard.restart]))
+            for client in self.clients:
+                client.connection = None
 
     def _reconnect(self) -> None:
         self.stage.reconnect()

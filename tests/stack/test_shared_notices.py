@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import queue
+import resource
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +23,8 @@ from topicsd.catalog.shared.open_shared import open_shared_catalog
 from topicsd.catalog.shared.shared_catalog import HeadNotice, Part, PartResult, SharedCatalog, Slice
 
 WAIT_SECONDS = 20.0
+DESCRIPTORS = 1100
+"""More than `select` can wait for."""
 _databases = itertools.count()
 
 
@@ -180,6 +184,23 @@ def test_a_listener_that_is_closed_reports_nothing_more(two: Two) -> None:
 def proxy(url: str) -> Iterator[CutProxy]:
     with cut_proxy(urlsplit(url).port or 0) as proxy:
         yield proxy
+
+
+def test_a_process_with_a_thousand_connections_is_told_too(two: Two) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2 * DESCRIPTORS), limits[1]))
+        for _ in range(DESCRIPTORS):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        two.writer.create("t", 7, b"{}")
+        notices = opened.enter_context(notices_of(two.reader))
+        notices.listener.follow(["t"])
+        notices.wait_for_all(["t"])
+        commit(two.writer, "t")
+        notices.wait(lambda one: one.head in (1, None))
+        commit(two.writer, "t")
+        notices.wait(lambda one: one.head == 2)
 
 
 @pytest.mark.parametrize("url", ["postgresql", "etcd", "oxia"], indirect=True)

@@ -53,10 +53,15 @@ LAYERS: Final = {
         " topicsd/engine/wakeups topicsd/engine/queue/order"
     ),
     "topicsd/engine/queue/order": "topicsd/engine/queue",
+    "topicsd/engine/schema": "topicsd/engine shared/",
     "topicsd/engine/bundle": "topicsd/engine/ topicsd/segment topicsd/log topicsd/disk shared/",
     "topicsd/engine/write": (
         f"{_ENGINE} topicsd/engine/ownership topicsd/engine/records topicsd/engine/retention"
-        " topicsd/engine/queue"
+        " topicsd/engine/queue topicsd/engine/schema"
+    ),
+    "topicsd/engine/schedules": (
+        f"{_ENGINE} topicsd/engine/queue topicsd/engine/retention topicsd/engine/transfer"
+        " topicsd/engine/write"
     ),
     "topicsd/engine/transfer": (
         f"{_ENGINE} topicsd/engine/queue topicsd/engine/read topicsd/engine/retention"
@@ -67,7 +72,8 @@ LAYERS: Final = {
     ),
     "topicsd/engine/upkeep": f"{_ENGINE} topicsd/engine/records topicsd/engine/retention",
     "topicsd/engine/checkpoint": f"{_ENGINE} topicsd/engine/ topicsd/disk",
-    "topicsd/stream": "topicsd/stream/shared topicsd/engine/ topicsd/log shared/",
+    "topicsd/stream": "topicsd/stream/shared topicsd/stream/webhooks topicsd/engine/ topicsd/log shared/",
+    "topicsd/stream/webhooks": "topicsd/stream topicsd/engine/ shared/",
     "topicsd/stream/tail": "topicsd/stream topicsd/engine/ shared/",
     "topicsd/stream/shared": (
         "topicsd/stream topicsd/stream/tail topicsd/broker topicsd/broker/read topicsd/catalog/shared"

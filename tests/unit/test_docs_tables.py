@@ -21,9 +21,9 @@ from shared.ipc.board import WorkerState
 from shared.settings.settings import DECLARED, show_value
 from topicsd.engine.requests import AppendRequest, NewRecord, ProducerSeq
 from topicsd.service.input.bodies import CursorBody, DeleteBody, DiffBody
+from topicsd.service.input.route_body import RouteBody
 from topicsd.service.queues.bodies import ClaimBody, ExtendBody, NackBody
 from topicsd.service.queues.redrive_body import RedriveBody
-from topicsd.service.routes import RouteBody
 from topicsd.service.watch.body import WatchBody
 from topicsd.service.watch.options import Position, StreamOptions
 

@@ -18,6 +18,8 @@ from topicsd.offline.report.topic_parts import (
     queue_table,
     route_sentence,
     route_table,
+    schedule_sentence,
+    schedule_table,
 )
 from topicsd.offline.table import (
     NOTHING,
@@ -72,7 +74,7 @@ def shard_text(report: ShardReport) -> list[str]:
         lines += ["", *_topics_table(report.topics)]
     if report.departed:
         lines += ["", *_departed_table(report.departed)]
-    for table_of in (_queues, _routes, _cursors):
+    for table_of in (_queues, _schedules, _routes, _cursors):
         if section := table_of(report.topics):
             lines += ["", *section]
     losses = [line for topic in report.topics for line in _loss_lines(topic, report.starts)]
@@ -196,6 +198,10 @@ def _queues(topics: list[TopicReport]) -> list[str]:
     return queue_table((topic.topic, topic.queue) for topic in topics if topic.queue is not None)
 
 
+def _schedules(topics: list[TopicReport]) -> list[str]:
+    return schedule_table((topic.topic, schedule) for topic in topics for schedule in topic.schedules)
+
+
 def _routes(topics: list[TopicReport]) -> list[str]:
     return route_table(route for topic in topics for route in topic.routes)
 
@@ -243,6 +249,7 @@ def topic_text(report: ShardReport, topic: TopicReport) -> list[str]:
         pairs.append(("owner", _ownership_sentence(topic.ownership)))
     if topic.queue is not None:
         pairs.append(("queue", queue_sentence(topic.queue)))
+    pairs += [("schedule", schedule_sentence(schedule)) for schedule in topic.schedules]
     pairs += [("route", route_sentence(route)) for route in topic.routes]
     pairs += [("cursor", cursor_sentence(cursor)) for cursor in topic.cursors]
     pairs.append(("last write", utc(topic.last_write_ts) if topic.last_write_ts else "never"))

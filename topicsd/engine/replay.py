@@ -20,6 +20,7 @@ from topicsd.engine.retention.eviction_log import evict_over_caps
 from topicsd.engine.retention.retention import replay_eviction
 from topicsd.engine.routes.reference import Originals, UnknownOriginals
 from topicsd.engine.routes.route import apply_route, apply_route_cursor, remove_route
+from topicsd.engine.schedules.schedule import apply_schedule
 from topicsd.engine.session_log import apply_session
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import Topic
@@ -170,6 +171,8 @@ class Replay:
                 self._remember_key(topic, control, ts)
             case control_frame.Cursor():
                 apply_cursor(shard, topic, control)
+            case control_frame.Schedule():
+                apply_schedule(shard, topic, control)
             case control_frame.ForwardCreate():
                 apply_route(shard, topic, control)
             case control_frame.ForwardDelete():

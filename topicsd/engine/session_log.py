@@ -29,7 +29,7 @@ _decode = msgspec.msgpack.Decoder(list[SessionFrame]).decode
 
 def log_session(shard: ShardState, session: SessionFrame, reply: Reply[SessionFrame]) -> None:
     """Log a new session; `reply` gets it once its frame is written, or a `Refusal`."""
-    assert session.names
+    assert not session.is_end
     frame = _encoded(shard, session)
     # `admit`, not `admit_control`: a new session must not use the reserve of a full disk.
     refusal = shard.log.admit(len(frame))
@@ -55,7 +55,7 @@ def log_session_end(shard: ShardState, session: bytes) -> None:
 
 def apply_session(shard: ShardData, session: SessionFrame) -> None:
     """Apply a session frame; intern the names, since many sessions have the same few topics."""
-    if session.names:
+    if not session.is_end:
         names = list(map(sys.intern, session.names))
         nodes = list(map(sys.intern, session.nodes))
         key_id = sys.intern(session.key_id)

@@ -65,6 +65,7 @@ from topicsd.engine.ownership.rounds import CatalogRounds
 from topicsd.engine.pending import PendingFrame
 from topicsd.engine.replay import Replay, lose_range
 from topicsd.engine.retention.eviction_log import log_floors_again
+from topicsd.engine.schedules.runner import ScheduleRunner
 from topicsd.engine.shard_data import DeletedTopic
 from topicsd.engine.spool import Spool
 from topicsd.engine.state import ShardState
@@ -194,6 +195,7 @@ class Shard:
         """
         try:
             self.pressure.stop()
+            self.schedules.stop()
             self.upkeep.stop()
             self._upkeep_jobs.stop()
             if self.exporter is not None:
@@ -246,7 +248,7 @@ class Shard:
         has_more: bool,
         exports: bool,
     ) -> None:
-        """Start the background jobs: checkpoints, and the upkeep of segments."""
+        """Start the background jobs: checkpoints, schedules, and the upkeep of segments."""
         state = self.state
         hot, cold, objects = self.stores
         self._directory = files
@@ -262,6 +264,7 @@ class Shard:
             objects is not None,
             self._on_checkpoint_end,
         )
+        self.schedules = ScheduleRunner(state)
         self.gatherer = Gatherer(state, self.checkpoints, files, hot)
         self.adopter = Adopter(state, self.checkpoints, files)
         self.staged_topics = StagedTopics(state, self.adopter, files, has_catalog=not exports)

@@ -18,11 +18,12 @@ from topicsd.engine.jobs import Background, Backlog
 from topicsd.engine.ownership.catalog_work import CatalogWork
 from topicsd.engine.ownership.departed import refuse_departed
 from topicsd.engine.ownership.new_names import NewNames
-from topicsd.engine.pending import PendingControl, Refuse
+from topicsd.engine.pending import PendingControl, Refuse, noop
 from topicsd.engine.queue.removal import Removals
 from topicsd.engine.queue.timers import QueueTimers
 from topicsd.engine.read.page_cache import PageCache
 from topicsd.engine.records.sealed_run import SealedRun
+from topicsd.engine.schema.mismatches import SchemaMismatches
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.topic import NEVER, DeferredRequest, Topic, Totals, remove_at_once
 from topicsd.engine.transfer.dead_letter_stamp import STAMP_BYTES_MAX
@@ -101,6 +102,7 @@ class ShardState(ShardData):
         The later of the start of this run and the start of the newest checkpoint.
         """
         self._route_listeners: list[Callable[[RouteState], object]] = []
+        self._on_schedules: Callable[[], object] = noop
         self._creation_guards: list[Callable[[str], Refusal | None]] = []
         self.next_lease = _LEASES_FROM | secrets.randbits(61)
         """The next lease number. It starts at random, so that no number of an earlier run is valid again."""
@@ -133,6 +135,7 @@ class ShardState(ShardData):
         """Why nothing is exported to the object store at present; empty when nothing is wrong."""
         self.released_stems: set[str] | None = None
         """With a catalog: the stems of objects to delete that the catalog does not name any more."""
+        self.mismatches = SchemaMismatches()
         self.unlogged_floors: dict[Topic, None] = {}
         """Topics with an eviction that readers have seen but a full disk kept out of the log."""
 
@@ -179,6 +182,14 @@ class ShardState(ShardData):
     def report_route(self, route: RouteState) -> None:
         for listener in self._route_listeners:
             listener(route)
+
+    def follow_schedules(self, listener: Callable[[], object]) -> None:
+        """Call `listener` when a schedule may be due earlier than before."""
+        self._on_schedules = listener
+
+    def note_schedules(self, topic: Topic) -> None:
+        super().note_schedules(topic)
+        self._on_schedules()
 
     def set_config(self, topic: Topic, config: TopicConfig) -> None:
         super().set_config(topic, config)

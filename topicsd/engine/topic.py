@@ -23,6 +23,7 @@ from topicsd.engine.queue.lease_queue import LeaseQueue
 from topicsd.engine.records.lost_range import LostRanges
 from topicsd.engine.records.run import Run
 from topicsd.engine.records.tail_run import TailRun
+from topicsd.engine.schema.record_schema import RecordSchema, schema_of
 from topicsd.engine.wakeups.priority import base_priority
 from topicsd.engine.write.producers import Producers
 from topicsd.log.control_frame import Cursor
@@ -31,12 +32,14 @@ from topicsd.segment.entry import DroppedSegment, SegmentName
 if TYPE_CHECKING:
     from topicsd.engine.ownership.owned import Owned
     from topicsd.engine.routes.route import RouteState
+    from topicsd.engine.schedules.schedule import ScheduleState
     from topicsd.engine.write.append import PendingAppend
 
 NEVER = 1 << 63
 _NO_WRITES: Final[dict[str, list[PendingAppend]]] = {}
 _NO_CURSORS: Final[dict[str, Cursor]] = {}
 _NO_ROUTES: Final[dict[str, RouteState]] = {}
+_NO_SCHEDULES: Final[dict[str, ScheduleState]] = {}
 
 
 def _next_seq(run: Run) -> int:
@@ -152,6 +155,8 @@ class Topic:
         "routes",
         "run",
         "runs",
+        "schedules",
+        "schema",
         "topic_id",
         "totals",
         "ttl_logged",
@@ -171,6 +176,7 @@ class Topic:
         self.cursors = _NO_CURSORS
         self.routes = _NO_ROUTES
         """The routes that copy into the topic, by name; most topics share one empty dict."""
+        self.schedules = _NO_SCHEDULES
         self.ownership: Owned | None = None
         """What the catalog says of the topic; None until this node asks for a row."""
         self.windows_ms: tuple[int, ...] = ()
@@ -185,8 +191,7 @@ class Topic:
         self.evicted_to: dict[str, int] = {}
         self.ttl_logged = 0
         """The part of `evicted_to["ttl"]` that a replay of the log would restore."""
-        self.live_count = 0
-        self.live_bytes = 0
+        self.live_count = self.live_bytes = 0
         self.totals = Totals()
         """The totals of the shard, once the topic is added to it."""
         self.pending_bytes = 0
@@ -241,6 +246,9 @@ class Topic:
         self.windows_ms = (window_ms, *(old for old in self.windows_ms if old != window_ms))
         self.is_durable = config.durability == "fsync"
         self.is_ephemeral = config.durability == "ephemeral"
+        is_checked = config.schema is not None and config.schema_mode != "off"
+        self.schema: RecordSchema | None = schema_of(config.schema) if is_checked else None
+        """The schema that new records are checked against."""
         self.set_cursors(self.cursors)
 
     def set_can_reject(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from msgspec import UNSET
+
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal, limit_reached
 from shared.contract.names import refuse_topic_name, topic_id
 from shared.contract.topic_config import (
@@ -13,6 +15,7 @@ from shared.contract.topic_config import (
     merge_config,
     refuse_durable,
 )
+from topicsd.engine.schema.record_schema import refuse_schema
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.seq_ceiling import Ceiling, begin_ceiling, first_ceiling
@@ -56,7 +59,13 @@ def config_after(
     """Return the configuration of a topic after a patch, or a refusal if the settings forbid it."""
     settings = shard.settings
     refusal = refuse_durable(patch) if settings.memory else None
-    return refusal or merge_config(existing, patch, name, cast(Durability, settings.default_durability))
+    if refusal is not None:
+        return refusal
+    config = merge_config(existing, patch, name, cast(Durability, settings.default_durability))
+    if isinstance(config, Refusal) or config.schema is None or patch.schema is UNSET:
+        return config
+    before = None if existing is None or patch.force is True else existing.schema
+    return refuse_schema(before, config.schema) or config
 
 
 def register_topic(shard: ShardState, topic: Topic) -> None:

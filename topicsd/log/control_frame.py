@@ -17,8 +17,10 @@ import msgspec
 
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule
+from shared.contract.schedule_rule import ScheduleRule
 from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import TopicConfig
+from shared.contract.topic_selection import TopicSelection
 from topicsd.log.frame import FrameDamage, FrameType, LogFrame, encode_frame
 
 
@@ -124,11 +126,24 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_gone: bool
 
 
+class Schedule(msgspec.Struct, frozen=True, array_like=True):
+    """A schedule is put, deleted, or has reached a tick, whose jobs are Append frames in the same batch."""
+
+    name: str
+    reached_ms: int = 0
+    """The newest tick with a job, or when the schedule began: only later ticks get jobs."""
+    last_seq: int = 0
+    """The seq of the newest job; 0 when it has none."""
+    rule: ScheduleRule | None = None
+    """The rule from now on; None if it is unchanged."""
+    is_gone: bool = False
+
+
 class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A watch session of this shard; it belongs to no topic, so the frame's topic id is 0.
 
     A session without topics is deleted. `names`, `from_seqs` and `epochs` are columns: entry i of each
-    belongs to the same topic.
+    belongs to the same topic. With a `topic_filter` they are the topics that existed at its creation.
     """
 
     session: bytes
@@ -146,6 +161,19 @@ class SessionFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     with_data: bool = True
     is_strong: bool = False
     match: TagFilter | None = None
+    topic_filter: TagFilter | None = None
+    """Names and patterns of the topics that the session looks for, or None if it has its names only."""
+    within: tuple[str, ...] = ()
+    """Prefixes of names, of which each topic that it finds has one; empty for all names."""
+
+    @property
+    def is_end(self) -> bool:
+        """Return whether the frame is the end of its session."""
+        return not self.names and self.topic_filter is None
+
+    @property
+    def selection(self) -> TopicSelection | None:
+        return None if self.topic_filter is None else TopicSelection(self.topic_filter, self.within)
 
     @property
     def options(self) -> ReaderOptions:
@@ -205,7 +233,7 @@ class DepartedFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ForwardCreate(msgspec.Struct, frozen=True, array_like=True):
-    """The creation or the change of a route; the frame belongs to the destination.
+    """The creation or the change of a route; the frame belongs to the topic that keeps the route.
 
     A new route begins after `seq` of that incarnation of the source, whose head was `source_head`; an
     existing route keeps its position.
@@ -224,7 +252,8 @@ class ForwardDelete(msgspec.Struct, frozen=True, array_like=True):
 class ForwardCursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A route step: the source was read up to `seq`, and `count` copies were made.
 
-    Without `offsets` the copies are Append frames that follow in the same batch. With `offsets` this frame is
+    A step of a webhook has neither offsets nor copies: `count` records were delivered. Otherwise, without
+    `offsets` the copies are Append frames that follow in the same batch. With `offsets` this frame is
     the only entry of the copies in the log: their seqs begin at `first_seq`, their time is that of this
     frame, and their content is already in the log, in the file that begins with the ordinal `file`. `offsets`
     and `sizes` are columns: each pair is a range of consecutive Append frames, each of which is one copy.
@@ -260,6 +289,7 @@ ControlPayload = (
     | LostRangeFrame
     | SessionFrame
     | Cursor
+    | Schedule
     | Lease
     | ForwardCreate
     | ForwardDelete
@@ -281,6 +311,7 @@ _TYPES: dict[type[ControlPayload], FrameType] = {
     LostRangeFrame: FrameType.LOST_RANGE,
     SessionFrame: FrameType.WATCH_SESSION,
     Cursor: FrameType.CURSOR,
+    Schedule: FrameType.SCHEDULE,
     Lease: FrameType.LEASE,
     ForwardCreate: FrameType.FORWARD_CREATE,
     ForwardDelete: FrameType.FORWARD_DELETE,

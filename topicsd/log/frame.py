@@ -66,6 +66,7 @@ class FrameType(IntEnum):
     ADOPT = 20
     OWNERSHIP = 21
     DEPARTED = 22
+    SCHEDULE = 23
 
 
 FLAG_TAG = 1

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from shared.contract.api_keys import ADMIN, ApiKey, ApiKeys
 from shared.contract.endpoints import ROUTER, TOPIC, WATCH_ID, Endpoint, Match, refuse_body, refuse_parameters
 from shared.contract.errors import NOT_IMPLEMENTED, Refusal, in_doubt
@@ -256,6 +258,11 @@ class Dispatch:
                 if refusal is not None:
                     call.refuse(refusal)
                     return
+            elif call.fields.origin:
+                refusal = self.origins.refuse_page(endpoint.method, call.fields)
+                if refusal is not None:
+                    call.refuse(refusal)
+                    return
             if call.query:
                 refusal = refuse_parameters(endpoint, call.query)
                 if refusal is not None:
@@ -342,7 +349,12 @@ class Dispatch:
         self.run_at_owner(operation, call)
 
     def refuse_key(self, match: Match, fields: Fields, query: str) -> Refusal | None:
-        """Return the refusal of the request's key, or of its absence, or None."""
+        """Return the refusal of the request's key, or of its absence, or None.
+
+        Without keys, return the refusal of a page of another origin.
+        """
+        if not self.keys.are_required:
+            return self.origins.refuse_page(match.endpoint.method, fields)
         result = self.check_key(match, fields, query)
         return result if isinstance(result, Refusal) else None
 
@@ -399,6 +411,8 @@ class Dispatch:
             request.idempotency_key,
             request.last_event_id,
         )
+        if request.event_attributes:
+            fields = msgspec.structs.replace(fields, event_attributes=request.event_attributes)
         started = self.handlers.monotonic()
         body = reply.body or request.body
         call = IncomingCall(request.name, request.query, fields, body, started, reply=reply, dispatch=self)

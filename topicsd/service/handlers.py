@@ -49,6 +49,7 @@ from topicsd.service.input.cloud_events import events_append_of, has_events
 from topicsd.service.input.position import query_seek
 from topicsd.service.input.record_upload import record_append, return_seqs_of
 from topicsd.service.queues.handlers import QueueHandlers
+from topicsd.service.queues.schedules import ScheduleHandlers
 from topicsd.service.render import encode, render_appended, render_config, render_queue
 from topicsd.service.request_counts import RequestCounts
 from topicsd.service.shards.limits import Caps
@@ -65,6 +66,9 @@ WITHOUT_JSON = frozenset(
         "list_cursors",
         "cursor_state",
         "delete_cursor",
+        "list_schedules",
+        "schedule_state",
+        "delete_schedule",
         "explain",
         "append_record",
         "record",
@@ -121,7 +125,7 @@ class BrokerAccess(Protocol):
         ...
 
     def reserve(self, name: str, broker: int) -> None:
-        """Note that the broker was told that the name is free."""
+        """Note that the broker asked about a name that is free."""
         ...
 
     def find_shared(self, name: str, reply: Callable[[bool | Refusal], object]) -> None:
@@ -185,6 +189,7 @@ class Handlers:
             "unfence": self._refuse_fence,
             **CursorHandlers(state, self.performance).table,
             **QueueHandlers(state, state.settings, self.counts).table,
+            **ScheduleHandlers(state, state.settings, self.performance).table,
             **(others or {}),
         }
         self._table = {name: _Operation(name, handler, redirect) for name, handler in handlers.items()}
@@ -230,7 +235,9 @@ class Handlers:
             self._brokers.join(operation, call, partial(self._start_unshared, operation, call))
             return
         fields = call.fields
-        if fields.content_type != "application/json" and call.body and operation not in WITHOUT_JSON:
+        if fields.event_attributes and operation == "append":
+            started = self._table["append_events"]
+        elif fields.content_type != "application/json" and call.body and operation not in WITHOUT_JSON:
             refusal = refuse_media_type(fields, call.body)
             if refusal is not None and operation == "append" and has_events(fields):
                 started = self._table["append_events"]

@@ -138,7 +138,7 @@ def _count_scanned(result: ReadAnswer | Chunk, from_seq: int, next_from: int) ->
 
 def render_config(config: TopicConfig) -> dict[str, object]:
     """Return every field, and `durable`, which is not stored."""
-    return {**msgspec.structs.asdict(config), "durable": config.durable}
+    return {**config.members(), "durable": config.durable}
 
 
 def render_queue(state: TopicState) -> dict[str, object]:

@@ -20,6 +20,9 @@ class RequestCounts:
         "reads",
         "records_beyond_first",
         "tombstones",
+        "upload_lines",
+        "upload_records",
+        "uploads",
         "waited_claims",
         "waited_reads",
     )
@@ -37,6 +40,9 @@ class RequestCounts:
         """Number of responses to reads with a tombstone."""
         self.records_beyond_first = 0
         """Appended records that were not the first of their append; most appends have one record."""
+
+        self.uploads = self.upload_lines = self.upload_records = 0
+        """Uploads of lines that wrote a batch, and the lines and records of their batches."""
 
     def append(self, call: Call, record_count: int) -> int:
         """Count an append; return its time in microseconds. Local appends are counted in place."""

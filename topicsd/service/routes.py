@@ -4,8 +4,6 @@ The supervisor, which knows the rules of all shards, decides in between: it rece
 worker and sends it to the shard of the destination, whose answer passes through. Deleting a topic deletes the
 routes into it in the same batch. The supervisor is notified, and has the routes from it deleted on their
 shards. If that fails, the route runner itself finds that its source is gone or has another epoch, and ends.
-
-A rule's body is checked here: every bound of it, and that the key covers both topics.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import msgspec
 
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import Refusal, in_doubt, invalid, no_answer, not_supported
-from shared.contract.names import refuse_route_name, refuse_topic_name
 from shared.contract.route_rule import (
     DeleteRoute,
     RouteQuery,
@@ -46,78 +43,9 @@ from topicsd.engine.routes.route import (
 from topicsd.engine.state import ShardState
 from topicsd.service.call import Call
 from topicsd.service.handlers import FindShared
-from topicsd.service.input.bodies import Beginning, Guarantee, refuse_media_type
-from topicsd.service.input.bound_names import refuse_uncovered
-from topicsd.service.input.json_body import JsonBody
-from topicsd.service.input.tag_match import SentMatch, parse_one_match
+from topicsd.service.input.bodies import refuse_media_type
+from topicsd.service.input.route_body import decode_route_body, topics_of
 from topicsd.service.render import render_refusal
-
-
-class RouteBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    source: str
-    dest: str
-    preserve_node: bool = True
-    preserve_tag: bool = True
-    create_dest: bool = True
-    filter: SentMatch | None = None
-    allow_cycle: bool = False
-    guarantee: Guarantee = "at_least_once"
-    begin: Beginning = msgspec.field(name="from", default="head")
-
-
-_ROUTE: Final = JsonBody(RouteBody, '{"source":"orders","dest":"billing"}')
-
-
-def decode_route_body(name: str, body: bytes, key: ApiKey | None, tag_bytes_max: int) -> RouteRule | Refusal:
-    """Return the rule of a body, between topics that the key covers, or a refusal."""
-    route = _ROUTE.decode(body)
-    if isinstance(route, Refusal):
-        return route
-    tags = _tags(route.filter, tag_bytes_max)
-    refusal = refuse_route_name(name) or _refuse_topics(route)
-    if refusal is not None:
-        return refusal
-    if isinstance(tags, Refusal):
-        return tags
-    return _refuse_key(key, route) or RouteRule(
-        name=name,
-        source=route.source,
-        dest=route.dest,
-        tags=tags,
-        keeps_node=route.preserve_node,
-        keeps_tag=route.preserve_tag,
-        makes_dest=route.create_dest,
-        is_exactly_once=route.guarantee == "exactly_once",
-        may_cycle=route.allow_cycle,
-        is_from_start=route.begin == "earliest",
-    )
-
-
-def _refuse_topics(route: RouteBody) -> Refusal | None:
-    refusal = refuse_topic_name(route.source, "source") or refuse_topic_name(route.dest, "dest")
-    if refusal is None and route.source == route.dest:
-        return invalid("dest", f'must differ from source, got "{route.dest}" for both')
-    return refusal
-
-
-def _tags(match: SentMatch | None, bytes_max: int) -> list[str] | Refusal | None:
-    if match is None:
-        return None
-    tag_match = parse_one_match("filter", match)
-    if isinstance(tag_match, Refusal):
-        return tag_match
-    size = len(tag_match.tag.encode())
-    if size > bytes_max:
-        return invalid("filter", f"must have a tag of at most {bytes_max} bytes, got {size}", bytes_max)
-    return ["tag", "Glob", tag_match.tag + "*"] if tag_match.is_prefix else ["tag", "Eq", tag_match.tag]
-
-
-def _refuse_key(key: ApiKey | None, route: RouteBody) -> Refusal | None:
-    for field, name in (("source", route.source), ("dest", route.dest)):
-        if key is not None and not key.allows_name(name):
-            return refuse_uncovered(field, name)
-    return None
-
 
 ROUTE_REQUESTS: Final = frozenset({LinkKind.PUT_ROUTE, LinkKind.DELETE_ROUTE, LinkKind.LIST_ROUTES})
 """Requests of the supervisor to a worker."""
@@ -149,8 +77,8 @@ class RouteRules:
         if isinstance(rule, Refusal):
             call.refuse(rule)
             return
-        fields = {"source": rule.source, "dest": rule.dest}
-        unknown = {field: name for field, name in fields.items() if name not in self._state.topics}
+        topics = topics_of(rule)
+        unknown = {field: name for field, name in topics.items() if name not in self._state.topics}
         if self._find_shared is None or not unknown:
             self._send(call, rule)
         else:
@@ -228,6 +156,15 @@ class RouteRules:
                 put_route(self._state, rule, respond, self._locate_source)
 
         existing = self._state.routes.get(rule.name)
+        if rule.webhook is not None and not rule.webhook.secret:
+            kept = (
+                None if existing is None or existing.source_epoch != source_epoch else existing.rule.webhook
+            )
+            if kept is None:
+                _refuse(reply, invalid("secret", "is required for a new route to a URL"))
+                return
+            webhook = msgspec.structs.replace(rule.webhook, secret=kept.secret)
+            rule = msgspec.structs.replace(rule, webhook=webhook)
         if existing is None:
             put(None)
         elif existing.source_epoch == source_epoch:
@@ -257,7 +194,10 @@ class RouteRules:
             name for name in candidates if name > request.after and _is_selected(routes[name], request)
         )
         for name in names[: request.limit or None]:
-            yield RouteStatus(routes[name].rule, routes[name].forwarded_total)
+            route = routes[name]
+            if route.webhook is not None:
+                route.webhook.lag = max(0, route.topic.head - route.seq)
+            yield RouteStatus(route.rule, route.forwarded_total, webhook=route.webhook)
 
 
 def _is_selected(route: RouteState, request: RouteQuery) -> bool:

@@ -4,7 +4,8 @@ W1  The cursor that counts is the engine's, which moves with the copies and in n
     could not be copied is dropped and read again from there: a destination that accepts nothing costs no
     memory.
 W2  No record is skipped. A refused copy is retried, with fewer records if there were too many at once, and
-    else after longer and longer waits; while a destination is full, its source is not even read.
+    else after longer and longer waits; while a destination is full, its source is not even read. So a copy
+    that breaks the destination's schema waits until the schema or the source changes.
 W3  A source that was deleted, created again, or set back to before the cursor, ends the route.
 W4  From a source of another shard only synced records are copied, if the source's durability class has a
     sync. So no copy exists of a record that a crash of that shard loses. For a source of this shard the
@@ -28,6 +29,7 @@ from shared.contract.errors import (
     CORRUPT_SEGMENT,
     POSITION_PAST_HEAD,
     RECORD_TOO_LARGE,
+    SCHEMA_MISMATCH,
     TOPIC_FULL,
     TOPIC_NOT_FOUND,
     Refusal,
@@ -49,6 +51,7 @@ from topicsd.stream.feed import Feed, is_perhaps_shared
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.route_selection import SourceChunk, original_seqs
 from topicsd.stream.subscription import Subscription
+from topicsd.stream.webhooks.webhook_runner import WebhookRunner, WebhookTools
 
 logger = logging.getLogger("topicsd.stream")
 
@@ -133,7 +136,7 @@ class RouteRunner:
         watch.wake(self)
 
     def base_priority(self, now_ms: int) -> float:
-        base = self.route.dest.base_priority(now_ms)
+        base = self.route.topic.base_priority(now_ms)
         return one_band_lower(base) if self._shard.wake_queue.ready.is_paused else base
 
     def _take_turn(self) -> None:
@@ -230,10 +233,13 @@ class RouteRunner:
 
     def _on_refusal(self, refusal: Refusal) -> None:
         count = min(self._part_size, len(self._copies))
-        if refusal.code in (TOPIC_FULL, RECORD_TOO_LARGE) and count > 1:
+        if refusal.code in (TOPIC_FULL, RECORD_TOO_LARGE, SCHEMA_MISMATCH) and count > 1:
             self._part_size = count // 2
             self._step()
             return
+        if refusal.code == SCHEMA_MISMATCH and self._retry_seconds == RETRY_SECONDS:
+            name, seq = self.route.rule.name, self._copies.seqs[0]
+            logger.warning('route "%s": waiting at record %d of its source: %s', name, seq, refusal.message)
         self._copies, self._loss = NO_COPIES, None
         self._subscription.rewind(self.route.seq)
         self._schedule_retry()
@@ -349,13 +355,17 @@ SOURCES_MAX: Final = 8
 
 
 class RouteRunners:
-    """The routes into topics of this shard."""
+    """The routes into topics of this shard, and the webhooks from them."""
 
-    def __init__(self, shard: ShardState, loop: Loop, feeds: Feeds) -> None:
+    def __init__(
+        self, shard: ShardState, loop: Loop, feeds: Feeds, webhooks: WebhookTools | None = None
+    ) -> None:
+        """`webhooks` is None where no route has a URL as its destination."""
         self._shard = shard
         self._loop = loop
         self._feeds = feeds
-        self._runners: dict[RouteState, RouteRunner] = {}
+        self._webhooks = webhooks
+        self._runners: dict[RouteState, RouteRunner | WebhookRunner] = {}
         self._sources: dict[tuple[str, int, int, int], SourceChunk] = {}
         """Recently decoded chunks, by topic, epoch and range."""
         shard.follow_routes(self._on_change)
@@ -375,8 +385,20 @@ class RouteRunners:
                 del self._runners[route]
                 runner.close()
         elif runner is None:
-            runner = self._runners[route] = RouteRunner(self._shard, self._loop, self, route)
-            runner.begin()
+            self._start(route)
+        elif isinstance(runner, WebhookRunner) and runner.rule != route.rule:
+            runner.close()
+            self._start(route)
+
+    def _start(self, route: RouteState) -> None:
+        runner: RouteRunner | WebhookRunner
+        if route.rule.webhook is None:
+            runner = RouteRunner(self._shard, self._loop, self, route)
+        else:
+            assert self._webhooks is not None
+            runner = WebhookRunner(self._shard, self._loop, self._webhooks, route)
+        self._runners[route] = runner
+        runner.begin()
 
     def feed_of(self, topic: str) -> Feed:
         options = ReaderOptions(

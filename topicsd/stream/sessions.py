@@ -39,20 +39,40 @@ class AttachedStream(Protocol):
 
 
 class Session:
-    __slots__ = ("definition", "epochs", "has_memory", "idle_since", "seqs", "stream")
+    __slots__ = ("definition", "epochs", "has_memory", "idle_since", "positions", "seqs", "stream")
 
     def __init__(self, definition: SessionFrame, has_memory: bool) -> None:
         self.definition = definition
         self.has_memory = has_memory
-        """Whether `seqs` and `epochs`, in the order of the definition, say what was delivered."""
+        """Whether the positions say what was delivered.
+
+        They are `seqs` and `epochs`, in the order of the definition, or `positions`.
+        """
         self.seqs = list(definition.from_seqs)
         self.epochs = list(definition.epochs)
+        self.positions: dict[str, tuple[int, int]] = {}
+        """Seq and epoch of each topic of a session that looks for topics (`tail/session_stream.py`)."""
+        if self.is_searching:
+            self.positions.update(
+                zip(definition.names, zip(self.seqs, self.epochs, strict=True), strict=True)
+            )
         self.stream: AttachedStream | None = None
         self.idle_since = 0.0
 
     @property
     def names(self) -> list[str]:
         return self.definition.names
+
+    @property
+    def is_searching(self) -> bool:
+        """Return whether the session looks for topics, with a topic stream."""
+        return self.definition.topic_filter is not None
+
+    @property
+    def required(self) -> list[str]:
+        """Return the names that its key must cover."""
+        selection = self.definition.selection
+        return self.names if selection is None else [*self.names, *selection.required]
 
     @property
     def first_epochs(self) -> list[int]:

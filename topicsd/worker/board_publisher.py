@@ -46,6 +46,9 @@ class BoardPublisher:
         slot.queue_topics = state.totals.queue_count
         slot.routes = len(state.routes)
         slot.leases_in_flight = state.totals.leases_in_flight
+        slot.waiting_claims = sum(line.count for line in state.claim_lines.values())
+        slot.scheduled_queues = len(state.scheduled)
+        slot.scheduled_jobs_total = shard.schedules.job_count
         slot.records_live = state.totals.live_count
         slot.bytes_live = state.totals.live_bytes
         slot.idempotency_keys = state.idempotency_keys.count
@@ -62,7 +65,12 @@ class BoardPublisher:
         slot.records_total = requests.appends.count + requests.records_beyond_first
         slot.reads_total = requests.reads.count + requests.waited_reads.count
         slot.evicted_total = state.totals.evicted_count - self._evicted_before
+        slot.schema_refused_total = state.mismatches.refused
+        slot.schema_accepted_total = state.mismatches.accepted
         slot.tombstones_total = requests.tombstones
+        slot.uploads_total = requests.uploads
+        slot.upload_lines_total = requests.upload_lines
+        slot.upload_records_total = requests.upload_records
         slot.checkpoints_total = shard.checkpoints.count
         slot.checkpoint_has_failed = int(shard.checkpoints.failure is not None)
         slot.damaged_segments = len(state.damaged_segments)

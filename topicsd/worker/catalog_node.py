@@ -10,7 +10,7 @@ from shared.runtime.retries import Retries
 from shared.settings.catalog_url import chosen_catalog_url
 from topicsd.catalog.catalog import Catalog
 from topicsd.catalog.open_catalog import catalog_directory, open_catalog
-from topicsd.engine.ownership.catalog_work import Node, Wait
+from topicsd.engine.ownership.catalog_work import Node, RetryWait
 from topicsd.worker.spec import Spec
 
 REQUEST_SECONDS: Final = 10.0
@@ -25,7 +25,7 @@ def catalog_node(spec: Spec, clock: Clock, owns_id: Callable[[int], bool]) -> No
         return None
     directory = catalog_directory(settings.store_url, spec.data_dir)
 
-    def open_with(wait: Wait) -> Catalog:
+    def open_with(wait: RetryWait) -> Catalog:
         return open_catalog(url, directory, Retries(clock.monotonic, wait, REQUEST_SECONDS))
 
     return Node(spec.instance, open_with, owns_id)

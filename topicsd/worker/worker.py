@@ -145,6 +145,7 @@ class Worker:
         loading = self._loop.create_task(self._load_protocols())
         await self._shutdown.wait()
         await self._drain()
+        await self._dispatch.streams.webhooks.close()
         await self._drain_broker()
         await loading
         server.close()
@@ -403,6 +404,8 @@ class Worker:
         self._slot.forwarded_total = self._dispatch.remote_count
         self._slot.misplaced_total = self._dispatch.misplaced_count
         self._slot.lagging_streams = self._dispatch.lagging_count
+        self._slot.topic_streams = self._dispatch.streams.topic_streams.count
+        self._slot.topic_searches = self._dispatch.streams.finders.count
         relocations = self._dispatch.relocations
         self._slot.topics_moved_total = relocations.moved_count
         self._slot.topic_moves_failed_total = relocations.failed_count

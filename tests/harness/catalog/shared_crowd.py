@@ -97,6 +97,8 @@ class SharedCrowd:
         self.numbers: Counter[tuple[str, str]] = Counter()
         self.count = 0
         self.slices_max = self.parts_max = 3
+        self.trimmed_ahead = 1
+        """How far after the head a trim may begin."""
         self.has_server_leases = False
         """Whether leases end by another clock than `clock`: then no verb depends on one."""
         self.is_retrying = False
@@ -268,7 +270,7 @@ class SharedCrowd:
     def trim(self, node: int, name: str) -> None:
         topic, incarnation = self.oracle.by_name.get(name), self.known_incarnation(name)
         if topic is not None:
-            to_seq = self.random.randrange(topic.compacted_to // 2, topic.head + 2)
+            to_seq = self.random.randrange(topic.compacted_to // 2, topic.head + 1 + self.trimmed_ahead)
             is_delete = self.random.random() < 0.5
             self.request(
                 node, lambda to: to.trim(name, incarnation, to_seq, "deleted" if is_delete else "evicted")

@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+from base64 import urlsafe_b64decode
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +32,9 @@ _MARK = "\x1e"
 # Fields that hold a time, or a count that depends on batches.
 _CHANGING = r"\$ts|[a-z_]*_ts|[a-z_]*_ms|deadline|until|epoch|bytes|effective_priority"
 _NUMBERS = re.compile(rf'"({_CHANGING})":-?[\d.]+')
+# Ids of events hold the epochs of topics, which count all that the server has created.
+_EVENT_ID = re.compile(r"^id: (\S+)$", re.MULTILINE)
+_EPOCHS = re.compile(r"\[(\d+),\d+\]")
 _IDS = re.compile(r'"(wid|stream_url|lease_id|next_cursor)":"[^"]*"')
 _INSTANTS = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 _INSTANCES = re.compile(r"instance [0-9a-f]{32}")
@@ -155,4 +159,16 @@ def _without_layout(text: str) -> str:
 def _without_chance(text: str) -> str:
     """Replace values that differ between runs; drop measurements and blank lines."""
     text = _IDS.sub(r'"\1":"x"', _NUMBERS.sub(r'"\1":0', _PERFORMANCE.sub("", text)))
+    text = _EVENT_ID.sub(_without_epochs, text)
     return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+
+
+def _without_epochs(event_id: re.Match[str]) -> str:
+    """Return the line of an event's id with its positions in plain text.
+
+    >>> _without_epochs(_EVENT_ID.search("id: eyJvcmRlcnMiOlszLDhdfQ"))
+    'id: {"orders":[3,0]}'
+    """
+    padded = event_id[1] + "=" * (-len(event_id[1]) % 4)
+    positions = urlsafe_b64decode(padded).decode()
+    return "id: " + _EPOCHS.sub(r"[\1,0]", positions)

@@ -70,6 +70,7 @@ class Said(NamedTuple):
     states: dict[str, Any]
     rows: dict[str, list[dict[str, Any]]]
     cursors: dict[str, list[dict[str, Any]]]
+    schedules: dict[str, list[dict[str, Any]]]
     routes: list[dict[str, Any]]
 
 
@@ -350,6 +351,11 @@ def ask(api: TopicClient) -> Said:
         states,
         {topic: api.rows(topic) for topic in topics},
         {topic: api.ask("GET", f"topics/{topic}/cursors")["cursors"] for topic in topics},
+        {
+            topic: api.ask("GET", f"topics/{topic}/schedules")["schedules"]
+            for topic, state in states.items()
+            if state["config"]["type"] == "queue"
+        },
         api.ask("GET", "routers")["routers"],
     )
 

@@ -133,6 +133,11 @@ def fill_queues(api: TopicClient, names: Names) -> None:
         api.call(topic, "extend", node="worker", seqs=[5], lease_ms=2 * LEASE_MS)
         api.call(topic, "delete", seqs=[12])
     api.append(names.jobs, {"data": "urgent"}, priority=9)
+    yearly = {"cron": "0 3 1 jan *", "time_zone": "Europe/Berlin", "data": {"task": "report"}, "priority": 2}
+    api.ask("PUT", f"topics/{names.leased}/schedules/yearly", yearly)
+    api.ask("PUT", f"topics/{names.leased}/schedules/paused", {"cron": "* * * * *", "paused": True})
+    api.ask("PUT", f"topics/{names.leased}/schedules/ended", {"cron": "@yearly"})
+    api.ask("DELETE", f"topics/{names.leased}/schedules/ended")
     steps = {"order_by": "tag", "fair_by": "tag"}
     api.put(names.steps, type="queue", lease_ms=LEASE_MS, leases_durable=True, **steps)
     api.put(names.steps, claim_jitter_ms=1)

@@ -9,6 +9,7 @@ import msgspec
 from tests.harness.shard.one_shard import OneShard
 from topicsd.engine.queue.state import QUEUE, QueueSection, queue_section
 from topicsd.engine.routes.route import route_section
+from topicsd.engine.schedules.schedule import schedule_section
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.idempotency import DIGEST_BYTES
 
@@ -40,6 +41,7 @@ def topic_view(one: OneShard, name: str) -> dict[str, Any]:
         "jobs": _jobs(topic),
         "records": records,
         "cursors": dict(topic.cursors),
+        "schedules": schedule_section(topic),
         "producers": {} if topic.producers is None else topic.producers.section(),
         "routes": route_section(topic),
         "keys": {digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from shared.runtime.retries import Retries
 from tests.harness.catalog.fake_key_value import FakeKeyValue, SharedKeys
@@ -13,7 +14,7 @@ from topicsd.catalog.engines.key_value import VersionedKey
 from topicsd.catalog.shared.key_shared import KeyValueSharedCatalog
 from topicsd.catalog.shared.key_topics import CONFLICT_PAUSES
 from topicsd.catalog.shared.seed_documents import TopicKeys
-from topicsd.catalog.shared.shared_catalog import Part, PartResult, Slice
+from topicsd.catalog.shared.shared_catalog import Part, PartResult, Producer, Slice
 
 CONTROL = TopicKeys("t").control
 
@@ -97,6 +98,48 @@ def test_a_commit_that_another_process_has_finished_is_answered_without_a_wait()
     assert controls == 2
     assert process.waits == rival.waits == []
     assert [one.key for one in rival.catalog.extents_from("t", 1, 9)] == ["blob", "rival"]
+
+
+def test_a_commit_whose_numbers_another_process_has_committed_first_is_repeated() -> None:
+    keys = SharedKeys()
+    process, rival = Process(keys), Process(keys)
+    process.catalog.create("t", 7, b"{}")
+    put_if = process.store.put_if
+
+    def commit_numbers(catalog: KeyValueSharedCatalog, blob: str, count: int) -> list[list[PartResult]]:
+        part = Part(f"id-{blob}", count, 10, Producer("p", 1, 1))
+        return catalog.commit(blob, "frames-v1", [Slice("t", 7, 50, (part,))])
+
+    def put_after_rival(*write: object) -> bool:
+        if write[0] == CONTROL:
+            process.store.put_if = put_if  # type: ignore[method-assign]
+            assert commit_numbers(rival.catalog, "rival", 2) == [[PartResult("committed", 1, 2)]]
+        return put_if(*write)  # type: ignore[arg-type]
+
+    for count in (4, 2):
+        # Also when it would have the same seqs: its records are not those that are kept.
+        process.store.put_if = put_after_rival  # type: ignore[method-assign, assignment]
+        results = commit_numbers(process.catalog, f"blob-{count}", count)
+        assert results == [[PartResult("repeated", 1, 2)]]
+        process.catalog.forget("t", 7)
+        process.catalog.create("t", 7, b"{}")
+
+
+def test_a_committed_part_is_not_fenced_while_its_topic_is_deleted() -> None:
+    keys = SharedKeys()
+    process, rival = Process(keys), Process(keys)
+    rival.catalog.create("t", 7, b"{}")
+    assert commit(rival.catalog, "blob").status == "committed"
+    rival.catalog.fence("t", 7, "FENCED")
+    read = process.store.range
+
+    def range_after_forget(*page: Any) -> list[VersionedKey]:
+        process.store.range = read  # type: ignore[method-assign]
+        rival.catalog.forget("t", 7)
+        return read(*page)
+
+    process.store.range = range_after_forget  # type: ignore[method-assign]
+    assert commit(process.catalog, "blob").status == "missing"
 
 
 def test_pauses_after_conflicts_stay_short() -> None:

@@ -54,6 +54,8 @@ def test_heads_that_are_committed_while_others_are_sent_go_together() -> None:
     publish(publisher, "a", PartResult("committed", 2, 2), PartResult("committed", 3, 3))
     publish(publisher, "b", PartResult("repeated", 5, 6))
     publish(publisher, "a", PartResult("committed", 4, 4))
+    # Of another thread, which was slow to get here.
+    publish(publisher, "a", PartResult("committed", 3, 3))
     publish(publisher, "c", PartResult("fenced"))
     for _ in range(2):
         database.turns.put(None)

@@ -47,6 +47,8 @@ class InterleavedSharedCrowd(SharedCrowd):
         super().__init__([self.open(store) for store in self.stores], seed, clock)
         self.reader = self.open(FakeKeyValue(keys, Random(seed)))
         self.slices_max = self.parts_max = 1
+        # The end of a trim is that of one moment while it runs, and of no other verb (C8).
+        self.trimmed_ahead = 0
         self.book = None
         self.name = TOPICS[0]
         self.is_inner = False

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from shared.contract.route_rule import RouteRule
+from shared.contract.schedule_rule import ScheduleRule
 from shared.contract.topic_config import TopicConfig
 from topicsd.log import control_frame
 from topicsd.log.control_frame import ControlPayload, decode_control, encode_control
@@ -32,6 +33,11 @@ CONTROLS: list[ControlPayload] = [
     control_frame.LostRangeFrame(11, 266, "crash"),
     control_frame.Cursor("c", 1 << 62, 5, False),
     control_frame.Cursor("c", 0, 5, True),
+    control_frame.Schedule("s", 1 << 41, 1 << 62),
+    control_frame.Schedule("s", is_gone=True),
+    control_frame.Schedule(
+        "s", 0, 0, ScheduleRule("@daily", "Europe/Berlin", b"1", b'{"a":1}', "tä", 9, "all", True)
+    ),
     control_frame.ForwardCreate(RouteRule("a>b", "a", "b"), 1 << 40, 17, 1 << 41),
     control_frame.ForwardCreate(
         RouteRule("r", "a", "b", ["Eq", "x", "ä*"], False, False, False, True, True, True), 3, 0, 0

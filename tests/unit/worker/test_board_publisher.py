@@ -10,8 +10,10 @@ import pytest
 from shared.ipc.board import Board, Slot
 from shared.runtime.histogram import BUCKETS
 from tests.harness.machine.manual_clock import ManualClock
-from tests.harness.shard.one_shard import OneShard
+from tests.harness.shard.one_shard import OneShard, RecordedReply
 from tests.unit.engine.wakeups.test_pressure import be_late
+from topicsd.engine.queue.waiting_claims import claim_with_wait
+from topicsd.engine.requests import ClaimRequest
 from topicsd.service.request_counts import RequestCounts
 from topicsd.worker.board_publisher import BEAT_SECONDS, BoardPublisher
 
@@ -77,6 +79,16 @@ def test_evicted_records_are_counted_and_deleted_ones_are_not(slot: Slot) -> Non
     assert slot.evicted_total == 4
 
 
+def test_records_that_broke_a_schema_are_counted(slot: Slot) -> None:
+    one = OneShard()
+    one.put("a", schema={"type": "null"})
+    one.refused_append("a", None, 1, 2)
+    one.put("a", schema_mode="warn")
+    one.append("a", None, 1, 2)
+    publish(slot, one)
+    assert (slot.schema_refused_total, slot.schema_accepted_total) == (1, 2)
+
+
 def test_leases_in_flight_are_published(slot: Slot) -> None:
     one = OneShard()
     for name in ("a", "b"):
@@ -95,6 +107,32 @@ def test_leases_in_flight_are_published(slot: Slot) -> None:
     one.pass_time(30_000)
     assert one.state("a").queue is not None
     assert publish(slot, one).leases_in_flight == 0
+
+
+def test_claims_that_wait_are_published(slot: Slot) -> None:
+    one = OneShard()
+    ends = []
+    for name, claims in (("a", 2), ("b", 1), ("c", 0)):
+        one.put(name, type="queue")
+        for node in range(claims):
+            request = ClaimRequest(f"w{node}", 1, 60_000, 1000)
+            ends.append(claim_with_wait(one.shard.state, name, request, RecordedReply()))
+    one.settle()
+    assert publish(slot, one).waiting_claims == 3
+    one.append("a", 1)
+    one.settle()
+    assert publish(slot, one).waiting_claims == 2
+    for end in ends:
+        end()
+    assert publish(slot, one).waiting_claims == 0
+
+
+def test_uploads_are_published(slot: Slot) -> None:
+    one = OneShard()
+    requests = RequestCounts(one.clock)
+    requests.uploads, requests.upload_lines, requests.upload_records = 1, 3, 2
+    publish(slot, one, requests)
+    assert (slot.uploads_total, slot.upload_lines_total, slot.upload_records_total) == (1, 3, 2)
 
 
 def test_log_counters_are_published(slot: Slot) -> None:

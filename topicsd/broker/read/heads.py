@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -228,8 +229,10 @@ class Heads:
 
     def _on_reported(self, notices: Sequence[HeadNotice]) -> None:
         """Take notices on any thread."""
-        if not self._is_closed:
-            self._loop.call_soon_threadsafe(self.take_notices, notices)
+        # The loop may be closed in between, when the process ends.
+        with suppress(RuntimeError):
+            if not self._is_closed:
+                self._loop.call_soon_threadsafe(self.take_notices, notices)
 
     def take_notices(self, notices: Sequence[HeadNotice]) -> None:
         """Learn what the catalog has reported (H6)."""

@@ -250,7 +250,7 @@ class SharedReader:
                 if one.answer.next_seq <= self._head(one):
                     # The topics after it wait for their turn (N2).
                     may_take = False
-                elif not self._heads.is_current(one.name, one.incarnation):
+                elif self._is_past_head(one) or not self._heads.is_current(one.name, one.incarnation):
                     behind.append(one)
             if behind:
                 yield from self._check_heads(behind)
@@ -283,6 +283,10 @@ class SharedReader:
                 cause = OSError(f"topic {one.name}: seq {one.answer.next_seq} cannot be read")
                 one.answer.refusal = store_failed(cause)
         return total
+
+    def _is_past_head(self, one: _TopicProgress) -> bool:
+        """Return whether the position is after the known next one: another broker returned it."""
+        return one.answer.next_seq > self._head(one) + 1
 
     def _is_behind(self, one: _TopicProgress) -> bool:
         is_open = one.answer.refusal is None and not one.is_full

@@ -79,8 +79,9 @@ class EtcdWatch:
                 return
 
     def _report(self, response: Any, keys_by_id: dict[int, str]) -> None:
-        if response.created and response.watch_id in keys_by_id:
-            self._on_change([ChangedKey(keys_by_id[response.watch_id])])
+        # A thread of gRPC may end a watch meanwhile.
+        if response.created and (key := keys_by_id.get(response.watch_id)) is not None:
+            self._on_change([ChangedKey(key)])
         if response.events:
             # A deleted key has no value.
             self._on_change(

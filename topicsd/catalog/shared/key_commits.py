@@ -36,7 +36,7 @@ from msgspec.structs import replace
 
 from topicsd.catalog.catalog import CatalogUnavailable
 from topicsd.catalog.engines.key_value import VersionedKey
-from topicsd.catalog.shared.key_topics import KeyTopics, LoadedTopic
+from topicsd.catalog.shared.key_topics import KeyConflict, KeyTopics, LoadedTopic
 from topicsd.catalog.shared.part_changes import (
     KnownPart,
     LastPart,
@@ -60,6 +60,8 @@ from topicsd.catalog.shared.shared_catalog import CONDEMNED_MS, PartResult, Shar
 IsInTime = Callable[[], bool]
 RUN_PARTS: Final = 1000
 """The most parts in one write of the control document: about 60 kB."""
+REFUSALS: Final = ("fenced", "sequence_gap", "producers_full", "condemned")
+"""What a part gets that was not committed before, as far as the documents of its topic say."""
 RECENT_TOPICS: Final = 10_000
 """The topics whose append ids a process remembers."""
 SWEPT_BLOBS: Final = 50
@@ -128,8 +130,7 @@ def _is_written(tried: dict[int, PartResult], results: list[PartResult]) -> bool
     """Return whether a write without an answer was done: its parts are repeated, with its seqs."""
     committed = [(number, one) for number, one in tried.items() if one.status == "committed"]
     return bool(committed) and all(
-        (results[number].status, results[number].first_seq) == ("repeated", one.first_seq)
-        for number, one in committed
+        results[number] == PartResult("repeated", one.first_seq, one.last_seq) for number, one in committed
     )
 
 
@@ -182,8 +183,8 @@ class KeyCommits:
                     answers.update(tried)
                 tried.clear()
                 results = [answers.get(number, result) for number, result in enumerate(change.results)]
-                if topic is not None and any(each.status == "condemned" for each in results):
-                    # The mark is younger than what was read of the topic.
+                if topic is not None and any(each.status in REFUSALS for each in results):
+                    # The mark of the blob, or the end of the topic, is younger than its control document.
                     topics.check_unchanged(topic)
                 if topic is None or not change.runs:
                     return results
@@ -193,7 +194,12 @@ class KeyCommits:
                 if not is_in_time():
                     raise TimeoutError(errno.ETIMEDOUT, f"topic {one.topic}: the time for the commit is over")
                 tried.update(_up_to(run, results))
-                self._write(topic, run, extent)
+                try:
+                    self._write(topic, run, extent)
+                except KeyConflict:
+                    # It was not done. Another process may have given the seqs to the same numbers.
+                    tried.clear()
+                    raise
                 answers.update(tried)
                 tried.clear()
                 # The commit is done. When it is not finished here, the next one does it: after a conflict it

@@ -73,7 +73,9 @@ class HeadPublisher:
                 # Also of a repetition: the first commit had no answer, so it was not published.
                 head = max((result.last_seq for result in slice_results), default=0)
                 if head and len(self._heads) < HEADS_MAX:
-                    self._heads[one.topic] = one.incarnation, head
+                    # Two commits may get here in another order than into the catalog.
+                    present = self._heads.get(one.topic, (0, 0))
+                    self._heads[one.topic] = max(present, (one.incarnation, head))
             if self._thread is None and self._heads:
                 self._thread = threading.Thread(target=self._run, name="head-publisher", daemon=True)
                 self._thread.start()
@@ -130,7 +132,10 @@ class PostgresqlHeadListener:
 
     def _receive(self, db: Any) -> None:
         """Wait for bytes of the server, and report the notices in them."""
-        select.select([db.fileno(), self._wake], [], [])
+        poll = select.poll()
+        for descriptor in (db.fileno(), self._wake):
+            poll.register(descriptor, select.POLLIN)
+        poll.poll()
         db.pgconn.consume_input()
         while (message := db.pgconn.notifies()) is not None:
             with suppress(msgspec.DecodeError):

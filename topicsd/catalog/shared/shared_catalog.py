@@ -30,7 +30,8 @@ C7  A compaction replaces the extents of a range by one extent of the same range
     range of at least two extents up to `compacted_to`, which are merged again.
 C8  `trim` removes records from the front. `deleted_to` counts what a client removed, which readers pass over
     in silence; `evicted_to` what the retention rules removed, which readers get reported. Extents wholly
-    below the first seq are removed; the objects are removed by vacuum (R3).
+    below the first seq are removed; the objects are removed by vacuum (R3). A trim to a seq after the head is
+    one to the head, as it was at some moment while the trim ran.
 C9  Leases and ages are measured by the clock of the catalog, never by those of the nodes.
 C10 Notices are hints: any of them may be lost, late, doubled or out of order. What a notice says was
     committed before it was sent. Without an incarnation it may be of an earlier topic of the name.

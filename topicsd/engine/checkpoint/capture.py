@@ -22,6 +22,7 @@ from topicsd.engine.read.cursors import cursor_section
 from topicsd.engine.records.sealed_run import SealedRun
 from topicsd.engine.records.tail_run import TailRun
 from topicsd.engine.routes.route import route_section
+from topicsd.engine.schedules.schedule import schedule_section
 from topicsd.engine.state import ShardState
 from topicsd.engine.topic import Topic
 from topicsd.engine.write.seq_ceiling import PendingLowering
@@ -140,6 +141,7 @@ def snapshot_entry(topic: Topic, complete_to: int, ceiling: int, has_records: bo
         sections={
             **route_section(topic),
             **ownership_section(topic),
+            **schedule_section(topic),
             **(_sections(topic) if has_records else {}),
         },
     )

@@ -38,6 +38,7 @@ from topicsd.engine.records.tag_index import TagIndex
 from topicsd.engine.records.tail_run import ActiveFile, TailRun
 from topicsd.engine.retention.retention import move_earliest
 from topicsd.engine.routes.route import load_routes
+from topicsd.engine.schedules.schedule import schedules_of
 from topicsd.engine.session_log import apply_session, sessions_of
 from topicsd.engine.shard_data import ShardData
 from topicsd.engine.state import ShardState
@@ -169,6 +170,7 @@ def load_topic(
     topic.ownership = ownership_of(entry.sections)
     topic.producers = producers_of(entry.sections)
     topic.set_cursors(cursors_of(entry.sections))
+    topic.schedules = schedules_of(entry.sections) or topic.schedules
     for lost in entry.lost:
         topic.lost.add(LostRange(*lost))
     runs: list[Run] = [_run(shard, topic, segment, hot, dead) for segment in entry.segments]

@@ -42,7 +42,7 @@ from topicsd.segment.entry import SegmentEntry
 MAGIC = b"TOPICSNP"
 VERSION = 1
 
-TOPIC_SECTIONS = frozenset(("producers", "cursors", "queue", "forwards", "ownership"))
+TOPIC_SECTIONS = frozenset(("producers", "cursors", "queue", "forwards", "ownership", "schedules"))
 """Sections that parts of the server add to a topic."""
 EPOCH_FLOOR = "epoch_floor"
 """The section with the highest epoch that is no ordinal of the shard's log."""

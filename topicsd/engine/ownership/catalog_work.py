@@ -25,7 +25,7 @@ Outcome = Any
 """What a verb returns, or the `Fenced` or `ChangeRefused` that it raises."""
 
 
-Wait = Callable[[float], object]
+RetryWait = Callable[[float], object]
 """Waits for so many seconds; returns True when the process ends, and nothing is to be repeated."""
 
 
@@ -33,7 +33,7 @@ class Node(NamedTuple):
     """This node, as the catalog knows it."""
 
     node_id: str
-    open_catalog: Callable[[Wait], Catalog]
+    open_catalog: Callable[[RetryWait], Catalog]
     """Called on a thread, again until it succeeds, with the wait between two tries of a request."""
     owns_id: Callable[[int], bool]
     """Whether the topic with this id belongs to this shard now; called on the loop."""
@@ -113,7 +113,7 @@ class CatalogCalls:
     The first one opens the catalog.
     """
 
-    def __init__(self, open_catalog: Callable[[Wait], Catalog], clock: Clock) -> None:
+    def __init__(self, open_catalog: Callable[[RetryWait], Catalog], clock: Clock) -> None:
         self._open = open_catalog
         self._clock = clock
         self._lock = threading.Lock()

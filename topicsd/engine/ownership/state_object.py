@@ -9,6 +9,7 @@ What such a state says of a record after its end is left out: the record is lost
                             only a part of its records is lost
     jobs                    forgotten
     cursors                 kept: the seqs that they passed are used, and not given out again
+    schedules               kept: a lost job is not added again
     evictions, lost ranges  cut at the end
     routes into the topic   kept: a lost copy is not copied again, since the source may have dropped it
 """

@@ -122,7 +122,8 @@ class SelectedSlices(PageSlices):
             return None
         range_last = min(run.next_seq - 1, first | (KEPT_RECORDS - 1))
         range_first = first & -KEPT_RECORDS
-        if isinstance(run, TailRun) and run.is_growing_at(range_last):
+        # The tags of a range are compared with globs at once, which takes a few milliseconds.
+        if isinstance(run, TailRun) and (self._filter.globs or run.is_growing_at(range_last)):
             range_last = min(run.next_seq - 1, first | (RANGE_RECORDS - 1))
             range_first = first & -RANGE_RECORDS
             if run.is_growing_at(range_last):

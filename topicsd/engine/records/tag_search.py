@@ -17,8 +17,8 @@ class TagSearch:
 
     def __init__(self, tag_filter: TagFilter) -> None:
         self._filter = tag_filter
-        self.globs = tuple((_literal_start(glob).encode(), _matcher(glob)) for glob in tag_filter.globs)
-        """For each glob the text that it begins with, and its match."""
+        self.globs = _globs_of(tag_filter.globs)
+        """The text that all globs begin with, and their match; empty without globs."""
         self.tags = tuple(sorted(tag.encode() for tag in tag_filter.tags))
         self.prefixes = tuple(prefix.encode() for prefix in tag_filter.prefixes)
 
@@ -49,9 +49,18 @@ class TagSearch:
 _ALL = 1 << 63
 
 
-def _matcher(glob: str) -> Callable[[bytes], bool]:
-    selects = TagFilter(globs=(glob,)).selects
-    return lambda tag: selects(tag.decode())
+def _globs_of(globs: tuple[str, ...]) -> tuple[tuple[bytes, Callable[[bytes], bool]], ...]:
+    if not globs:
+        return ()
+    selects = TagFilter(globs=globs).selects
+    starts = [_literal_start(glob) for glob in globs]
+    # Between the first and the last in order, the others have what both begin with.
+    low, high = min(starts), max(starts)
+    same = next(
+        (at for at, (one, other) in enumerate(zip(low, high, strict=False)) if one != other), len(low)
+    )
+    start = low[:same]
+    return ((start.encode(), lambda tag: selects(tag.decode())),)
 
 
 def _literal_start(glob: str) -> str:

@@ -16,7 +16,7 @@ unchanged; otherwise frames. A frame is its length, the fields of the copy's own
 there), the rest, and the checksum. So each further destination costs nothing per record, or two small packs
 and the checksum.
 
-Copies are not validated: the source accepted each record, possibly under other limits.
+The limits of records do not apply to copies: the source accepted each record, possibly under other limits.
 """
 
 from __future__ import annotations
@@ -128,11 +128,11 @@ when checkpoints fail or the disk is slow, the bounds of the log have to apply t
 class CopiedFrames:
     """Records of a source on their way to any number of destinations."""
 
-    __slots__ = ("_frames", "_is_changed", "_lengths", "_records", "_references", "_size", "seqs", "tags")
+    __slots__ = ("_frames", "_is_changed", "_lengths", "_references", "_size", "records", "seqs", "tags")
 
     def __init__(self, records: Sequence[CopiedRecord], is_changed: bool = True) -> None:
         """Take the records; `is_changed` says that they differ from the bytes in the source."""
-        self._records = records
+        self.records = records
         self._is_changed = is_changed
         self._references: References | None = None
         self._frames: list[tuple[bytes, int, bytes]] = []
@@ -150,7 +150,7 @@ class CopiedFrames:
 
     def part(self, first: int, end: int) -> CopiedFrames:
         """Return the copies from index `first` to before `end`."""
-        return CopiedFrames(self._records[first:end], self._is_changed)
+        return CopiedFrames(self.records[first:end], self._is_changed)
 
     def after(self, count: int) -> CopiedFrames:
         """Return all but the first `count` copies."""
@@ -170,8 +170,8 @@ class CopiedFrames:
 
     def encode(self, topic_id: int, first_seq: int, ts: int, is_durable: bool) -> Encoded:
         """Return the frames of the copies for one destination."""
-        if len(self._frames) < len(self._records):
-            for record in self._records:
+        if len(self._frames) < len(self.records):
+            for record in self.records:
                 self._frame(record)
         class_flag = FLAG_DURABLE if is_durable else 0
         own, seq = OWN.pack, first_seq

@@ -1,9 +1,10 @@
-"""Routes into the topics of this shard: their rules, and the position of each in its source.
+"""Routes into the topics of this shard, and webhooks from them: their rules, and their positions.
 
-A route belongs to its destination. Its frames follow the destination's order in the log, and it is part of
-the destination's snapshot entry, so it is deleted with that topic. A rule is configuration: it survives in
-every durability class. The position is logged in one batch with the copies (`step.py`), also for a topic
-whose records are not durable: a record that was copied once and lost there is not copied again.
+A route belongs to its destination, a webhook to its source, which `RouteRule.keeper` names. Its frames follow
+that topic's order in the log, and it is part of that topic's snapshot entry, so it is deleted with the topic.
+A rule is configuration: it survives in every durability class. The position is logged in one batch with the
+copies (`step.py`), also for a topic whose records are not durable: a record that was copied once and lost
+there is not copied again.
 
 F1  A route begins at the position of its source when the route is created, and belongs to that incarnation of
     the source. A changed route keeps its position.
@@ -21,6 +22,7 @@ import msgspec
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
 from shared.contract.route_rule import RouteRule
+from shared.contract.webhook import WebhookStatus
 from topicsd.engine.pending import PendingControl, call_reply
 from topicsd.engine.requests import Reply
 from topicsd.engine.retention.eviction_log import evict_expired
@@ -74,7 +76,6 @@ class RouteState:
     """One route and its position in the source."""
 
     __slots__ = (
-        "dest",
         "forwarded_total",
         "is_ending",
         "is_gone",
@@ -83,10 +84,14 @@ class RouteState:
         "seq",
         "source_epoch",
         "source_head",
+        "topic",
+        "webhook",
     )
 
-    def __init__(self, dest: Topic, saved: SnapshotRoute) -> None:
-        self.dest = dest
+    def __init__(self, topic: Topic, saved: SnapshotRoute) -> None:
+        self.topic = topic
+        """The topic that the route is part of."""
+        self.webhook = None if saved.rule.webhook is None else WebhookStatus()
         self.rule = saved.rule
         self.source_epoch = saved.source_epoch
         self.seq = saved.seq
@@ -121,8 +126,8 @@ def put_route(
         _put(shard, rule, reply, retry, source_position)
     elif rule.source in shard.topics or find_source is None:
         _put(shard, rule, reply, retry, _local_source(shard, rule.source))
-    elif shard.visible_topic(rule.dest) is None and rule.dest not in shard.topics:
-        reply(missing_topic(shard, rule.dest))
+    elif shard.visible_topic(rule.keeper) is None and rule.keeper not in shard.topics:
+        reply(missing_topic(shard, rule.keeper))
     else:
         find_source(rule.source, partial(_put, shard, rule, reply, retry))
 
@@ -142,12 +147,12 @@ def _put(
     retry: Callable[[], None],
     source_position: SourcePosition | Refusal,
 ) -> None:
-    topic = shard.topics.get(rule.dest)
+    topic = shard.topics.get(rule.keeper)
     if topic is not None and topic.deferred_requests is not None:
         shard.defer(topic, retry, reply)
         return
     if topic is None or not topic.visible:
-        reply(missing_topic(shard, rule.dest))
+        reply(missing_topic(shard, rule.keeper))
         return
     refusal = _refuse_repoint(shard, rule) or shard.log.admit_control()
     if refusal is not None:
@@ -182,7 +187,7 @@ def delete_route(shard: ShardState, name: str, reply: Reply[RouteDeleted]) -> No
     if route is None:
         reply(RouteDeleted(name, deleted=False))
         return
-    topic = route.dest
+    topic = route.topic
     if topic.deferred_requests is not None:
         shard.defer(topic, partial(delete_route, shard, name, reply), reply)
         return
@@ -206,7 +211,7 @@ def delete_route(shard: ShardState, name: str, reply: Reply[RouteDeleted]) -> No
 
 def _refuse_repoint(shard: ShardState, rule: RouteRule) -> Refusal | None:
     known = shard.routes.get(rule.name)
-    if known is None or (known.rule.source, known.rule.dest) == (rule.source, rule.dest):
+    if known is None or rule.may_replace(known.rule):
         return None
     ends = f'from "{known.rule.source}" to "{known.rule.dest}"'
     message = f'route "{rule.name}" copies {ends}; to change its topics, delete it and create it again'
@@ -251,7 +256,7 @@ def move_route(route: RouteState, seq: int, count: int) -> None:
 
 
 def _add_route(shard: ShardData, route: RouteState) -> None:
-    topic, name = route.dest, route.rule.name
+    topic, name = route.topic, route.rule.name
     topic.routes = {**topic.routes, name: route}
     shard.routes[name] = route
 

@@ -6,11 +6,12 @@ the other: after any crash of the process or the machine, no record is copied tw
     ForwardCursor(name, seq, n, references)               n records in this same log, by reference
     ForwardCursor(name, seq, n)   Append   Append   ...   n records from elsewhere, or changed
     ForwardCursor(name, seq, 0)   LostRange               records that the source lost before they were copied
+    ForwardCursor(name, seq, n)                           n records that the receiver of a webhook accepted
 
 So records of a source on this shard are written once, into however many topics they are copied.
 
-The bounds of the destination apply as to every append. A refused step has changed nothing, and can be retried
-with fewer records, or later.
+The bounds and the schema of the destination apply as to every append. A refused step has changed nothing, and
+can be retried with fewer records, or later.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from topicsd.engine.routes.reference import References
 from topicsd.engine.routes.route import RouteState, move_route
 from topicsd.engine.state import ShardState
 from topicsd.engine.write.append import PendingAppend, ReferringAppend, join_append, refuse_full
+from topicsd.engine.write.schema_check import refuse_mismatch
 from topicsd.engine.write.seq_ceiling import raise_ceiling, refuse_seqs
 from topicsd.log import control_frame
 from topicsd.log.control_frame import ControlPayload, ForwardCursor, encode_control
@@ -40,7 +42,7 @@ def append_copies(
     shard: ShardState, route: RouteState, copies: CopiedFrames, to_seq: int, reply: Reply[AppendAnswer]
 ) -> None:
     """Append the copies, all or none, and move the route to `to_seq`."""
-    topic = route.dest
+    topic = route.topic
     refusal = _refuse_if_ending(route) or _refuse_if_congested(shard)
     if refusal is not None:
         reply(refusal)
@@ -56,6 +58,8 @@ def append_copies(
         log_bytes = references.log_bytes
     if topic.can_reject:
         refusal = refuse_full(shard, topic, len(copies), encoded[2])
+    if topic.schema is not None and refusal is None:
+        refusal = refuse_mismatch(shard, topic, topic.schema, copies.records)
     refusal = refusal or shard.log.admit(log_bytes)
     if refusal is not None:
         reply(refusal)
@@ -81,11 +85,23 @@ def skip_records(shard: ShardState, route: RouteState, to_seq: int) -> None:
         shard.log.join_control_frame(_cursor_frame(route, route.seq))
 
 
+def note_delivered(shard: ShardState, route: RouteState, count: int, to_seq: int) -> Refusal | None:
+    """Move a webhook to `to_seq`, after its receiver accepted `count` records.
+
+    Return why the log accepts no frame now, or None.
+    """
+    refusal = _refuse_if_ending(route) or shard.log.admit_control()
+    if refusal is None:
+        move_route(route, to_seq, count)
+        shard.log.join_control_frame(_cursor_frame(route, to_seq, count))
+    return refusal
+
+
 def append_lost_range(
     shard: ShardState, route: RouteState, count: int, reason: str, to_seq: int, reply: Reply[LostRange]
 ) -> None:
     """Add a lost range of `count` records to the destination, for those that the source lost."""
-    topic = route.dest
+    topic = route.topic
     refusal = _refuse_if_ending(route) or refuse_seqs(shard, topic, count) or shard.log.admit_control()
     if refusal is not None:
         reply(refusal)
@@ -119,7 +135,7 @@ def append_lost_range(
 
 def destination_is_full(shard: ShardState, route: RouteState) -> bool:
     """Return whether the destination is full and rejects writes instead of evicting."""
-    topic = route.dest
+    topic = route.topic
     if not topic.can_reject or topic.config.discard != "reject":
         return False
     evict_expired(shard, topic, shard.clock.now_ms())
@@ -131,7 +147,7 @@ def destination_is_full(shard: ShardState, route: RouteState) -> bool:
 
 def _refuse_if_ending(route: RouteState) -> Refusal | None:
     """Refuse a step after the end of the route, or of its topic, has joined the log."""
-    if route.is_gone or route.is_ending or route.dest.deferred_requests is not None:
+    if route.is_gone or route.is_ending or route.topic.deferred_requests is not None:
         return throttled(f'route "{route.rule.name}" is being deleted')
     return None
 
@@ -146,9 +162,9 @@ def _refuse_if_congested(shard: ShardState) -> Refusal | None:
     return None
 
 
-def _cursor_frame(route: RouteState, seq: int) -> bytes:
-    topic = route.dest
-    control = ForwardCursor(route.rule.name, seq, 0)
+def _cursor_frame(route: RouteState, seq: int, count: int = 0) -> bytes:
+    topic = route.topic
+    control = ForwardCursor(route.rule.name, seq, count)
     return encode_control(control, topic_id=topic.topic_id, ts=topic.last_ts, durable=topic.is_durable)
 
 

@@ -31,6 +31,11 @@ def stamped_meta(meta: bytes, queue: str, seq: int, deliveries: int, reason: str
     }
     if reason:
         stamps["$dead_letter_reason"] = reason
+    return with_stamps(meta, stamps)
+
+
+def with_stamps(meta: bytes, stamps: dict[str, object]) -> bytes:
+    """Return `meta` with members added at its end."""
     added = _encode(stamps)
     before = meta.strip()[1:-1].strip()
     return b"{%b,%b" % (before, added[1:]) if before else added

@@ -32,8 +32,9 @@ from topicsd.engine.topic_create import creation_frames, new_topic, register_top
 from topicsd.engine.write.encode_records import Encoded, encode_records, whole_frames
 from topicsd.engine.write.keyed_write import IdempotencyKey, WriteIdentity, key_of
 from topicsd.engine.write.producer_write import ProducerKey, producer_of
+from topicsd.engine.write.schema_check import refuse_mismatch
 from topicsd.engine.write.seq_ceiling import raise_ceiling, refuse_seqs
-from topicsd.log.control_frame import ForwardCursor, encode_control
+from topicsd.log.control_frame import ForwardCursor, Schedule, encode_control
 
 
 def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[AppendAnswer]) -> None:
@@ -85,9 +86,9 @@ def append(shard: ShardState, name: str, request: AppendRequest, reply: Reply[Ap
         reply(encoded)
         return
     size = encoded[2]
-    refusal = None
-    if topic.can_reject:
-        refusal = refuse_full(shard, topic, len(records), size)
+    refusal = refuse_full(shard, topic, len(records), size) if topic.can_reject else None
+    if topic.schema is not None and refusal is None and not request.is_stamped:
+        refusal = refuse_mismatch(shard, topic, topic.schema, records)
     if jobs is not None:
         size += new_jobs_frame_bytes(len(records))
     if refusal is None and shard.log.batch.next_position + size > shard.log.admit_limit:
@@ -206,8 +207,8 @@ def _leading_frames(shard: ShardState, topic: Topic, pending: PendingAppend) -> 
     if key is not None:
         control = key.on_join(pending)
         # An ephemeral topic loses its keys with its records, so they are not logged. The position of a route
-        # is logged, since the route resumes there.
-        if not topic.is_ephemeral or isinstance(control, ForwardCursor):
+        # or a schedule is logged, since it resumes there.
+        if not topic.is_ephemeral or isinstance(control, ForwardCursor | Schedule):
             frames.append(encode_control(control, topic_id=topic.topic_id, ts=pending.ts))
     return frames
 

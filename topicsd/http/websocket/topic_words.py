@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import ReaderOptions
+from shared.contract.topic_selection import TopicSelection
 from topicsd.service.watch.selection import topic_selection
 from topicsd.stream.tail.topic_finder import TopicFinder, TopicFinders
-from topicsd.stream.tail.topic_search import TopicSelection
 
 OnNewTopic = Callable[[str, str, ReaderOptions], object]
 """Called with the name of a topic, the word that selects it, and the options of its subscription."""

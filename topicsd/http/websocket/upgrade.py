@@ -3,9 +3,9 @@
 The head was parsed strictly before (`shared/http/head.py`) and is not parsed again here. Neither an
 extension, such as compression, nor a subprotocol is negotiated.
 
-W1  Unlike any other request, a WebSocket may be opened by a web page of another origin, to any server that
-    its reader's browser can reach. So it is refused if the server has no keys, since only a key would keep
-    such a page out, unless `TOPICS_CORS_ORIGINS` allows the origin.
+W1  A WebSocket may be opened by a web page of another origin, without a preflight, to any server that its
+    reader's browser can reach. So it is refused if the server has no keys, since only a key would keep such a
+    page out, unless `TOPICS_CORS_ORIGINS` allows the origin (as `shared/http/cors.py` O3 says of a POST).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Final
 from wsproto.utilities import generate_accept_token
 
 from shared.contract.api_keys import ApiKey
-from shared.contract.errors import FORBIDDEN, UPGRADE_REQUIRED, Refusal, invalid, shutting_down
-from shared.http.head import Fields
+from shared.contract.errors import UPGRADE_REQUIRED, Refusal, invalid, shutting_down
+from shared.http.cors import foreign_origin
 from topicsd.http.http1.timeouts import Connections
 from topicsd.http.websocket.connection import WebSocketConnection
 from topicsd.http.websocket.session import WsSession
@@ -90,12 +90,8 @@ class WebSockets:
             return invalid("content-length", "must be 0: a WebSocket request has no body")
         if not _is_nonce(fields.websocket_key):
             return invalid("sec-websocket-key", f"must be {KEY_BYTES} bytes in base64")
-        if not (has_key or _is_same_origin(fields) or self._dispatch.origins.allow(fields.origin)):
-            message = (
-                "origin: must be this server: another origin needs a key, and the server has no keys; "
-                "TOPICS_CORS_ORIGINS allows origins"
-            )
-            return Refusal(FORBIDDEN, message, {"field": "origin"})
+        if not (has_key or self._dispatch.origins.admit(fields)):
+            return foreign_origin()
         if self._dispatch.is_draining:
             return shutting_down()
         return None
@@ -110,9 +106,3 @@ def _is_nonce(text: str) -> bool:
         return len(b64decode(text, validate=True)) == KEY_BYTES
     except (binascii.Error, ValueError):
         return False
-
-
-def _is_same_origin(fields: Fields) -> bool:
-    """Return whether the origin is this server, or absent: non-browser clients send none."""
-    host = (fields.host or b"").decode().lower()
-    return not fields.origin or fields.origin in (f"http://{host}", f"https://{host}")

@@ -328,6 +328,9 @@ class Salvage:
                     del self._missing[topic.topic_id]
             case control_frame.Cursor():
                 self._lose(topic, control.from_seq)
+            case control_frame.Schedule():
+                # The jobs of a tick follow its frame.
+                self._lose(topic, 0 if control.rule is None else control.last_seq)
             case control_frame.Delete():
                 self._lose(topic, max([control.below - 1, control.last, *control.seqs]))
             case control_frame.Lease():

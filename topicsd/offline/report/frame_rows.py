@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from shared.contract.schedule_rule import ScheduleRule
+from shared.settings.setting import SECRET_SHOWN
 from topicsd.log.control_frame import ControlPayload, decode_control
 from topicsd.log.frame import FLAG_BYTES, FLAG_DURABLE, FrameType, LogFrame, split_payload
 from topicsd.offline.report.job_events import JobEvents
@@ -123,9 +125,23 @@ def control_fields(control: ControlPayload) -> dict[str, Any]:
         elif name == "config":
             config = msgspec.structs.asdict(value)
             fields[name] = {key: one for key, one in config.items() if one != DEFAULTS[key]}
+        elif isinstance(value, ScheduleRule):
+            rule = msgspec.structs.asdict(value)
+            data, meta = rule.pop("data"), rule.pop("meta")
+            fields[name] = {**rule, "data_bytes": len(data), "meta_bytes": len(meta)}
         else:
-            fields[name] = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
+            fields[name] = _plain(value)
     return fields
+
+
+def _plain(value: object) -> object:
+    """Return a struct as its fields, without the secret of a webhook."""
+    if not isinstance(value, msgspec.Struct):
+        return value
+    return {
+        name: SECRET_SHOWN if name == "secret" else _plain(one)
+        for name, one in msgspec.structs.asdict(value).items()
+    }
 
 
 def heading() -> str:

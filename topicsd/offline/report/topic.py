@@ -22,12 +22,14 @@ from topicsd.offline.report.topic_parts import (
     CursorReport,
     QueueReport,
     RouteReport,
+    ScheduleReport,
     cursor_reports,
     queue_report,
     route_reports,
+    schedule_reports,
 )
 
-DEFAULTS = msgspec.structs.asdict(TopicConfig())
+DEFAULTS = TopicConfig().members()
 
 
 class LostSeqs(msgspec.Struct, frozen=True):
@@ -82,6 +84,7 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     after_restart: AfterRestart
     queue: QueueReport | None
     cursors: list[CursorReport]
+    schedules: list[ScheduleReport]
     routes: list[RouteReport]
     """The routes into this topic."""
     ownership: OwnershipReport | None = None
@@ -90,7 +93,7 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def topic_report(topic: Topic, synced_position: int, heads_exact: bool, now_ms: int) -> TopicReport:
     expire(topic, now_ms)
-    config = msgspec.structs.asdict(topic.config)
+    config = topic.config.members()
     is_logged = not topic.is_ephemeral
     return TopicReport(
         topic=topic.name,
@@ -112,6 +115,7 @@ def topic_report(topic: Topic, synced_position: int, heads_exact: bool, now_ms: 
         after_restart=_after_restart(topic, heads_exact),
         queue=queue_report(topic, now_ms),
         cursors=cursor_reports(topic),
+        schedules=schedule_reports(topic),
         routes=route_reports(topic),
         ownership=_ownership(topic),
     )

@@ -1,4 +1,4 @@
-"""Queue, cursors and routes of one topic for `inspect`, as reports and as tables.
+"""Queue, schedules, cursors and routes of one topic for `inspect`, as reports and as tables.
 
 Field names are those of the API. Leases kept in memory are in no file, so offline their jobs count as ready.
 """
@@ -11,7 +11,7 @@ import msgspec
 
 from topicsd.engine.read.cursors import records_after
 from topicsd.engine.topic import Topic
-from topicsd.offline.table import escape_unprintable, plural, table, utc
+from topicsd.offline.table import NOTHING, escape_unprintable, plural, table, utc
 
 
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +32,16 @@ class CursorReport(msgspec.Struct, frozen=True, kw_only=True):
     from_seq: int
     set_ts: int
     lag_records: int
+
+
+class ScheduleReport(msgspec.Struct, frozen=True, kw_only=True):
+    schedule: str
+    cron: str
+    time_zone: str
+    catch_up: str
+    paused: bool
+    reached_ts: int
+    last_seq: int
 
 
 class RouteReport(msgspec.Struct, kw_only=True):
@@ -72,6 +82,21 @@ def cursor_reports(topic: Topic) -> list[CursorReport]:
     return [
         CursorReport(cursor=one.name, from_seq=one.from_seq, set_ts=one.set_ms, lag_records=lag)
         for one, lag in zip(cursors, lags, strict=True)
+    ]
+
+
+def schedule_reports(topic: Topic) -> list[ScheduleReport]:
+    return [
+        ScheduleReport(
+            schedule=name,
+            cron=one.rule.cron,
+            time_zone=one.rule.time_zone,
+            catch_up=one.rule.catch_up,
+            paused=one.rule.is_paused,
+            reached_ts=one.reached_ms,
+            last_seq=one.last_seq,
+        )
+        for name, one in sorted(topic.schedules.items())
     ]
 
 
@@ -137,6 +162,24 @@ def cursor_table(cursors: Iterable[tuple[str, CursorReport]]) -> list[str]:
     return table(headers, rows) if rows else []
 
 
+def schedule_table(schedules: Iterable[tuple[str, ScheduleReport]]) -> list[str]:
+    headers = ("SCHEDULE", "QUEUE", "CRON", "TIME ZONE", "CATCH UP", "REACHED", ">LAST SEQ", "STATE")
+    rows = [
+        (
+            escape_unprintable(one.schedule),
+            escape_unprintable(queue),
+            escape_unprintable(one.cron),
+            escape_unprintable(one.time_zone),
+            one.catch_up,
+            utc(one.reached_ts),
+            str(one.last_seq or NOTHING),
+            "paused" if one.paused else "open",
+        )
+        for queue, one in schedules
+    ]
+    return table(headers, rows) if rows else []
+
+
 def route_table(routes: Iterable[RouteReport]) -> list[str]:
     headers = ("ROUTE", "SOURCE", "DEST", ">POSITION", ">LAG", ">COPIED", "GUARANTEE", "FILTER")
     rows = [
@@ -182,6 +225,14 @@ def cursor_sentence(cursor: CursorReport) -> str:
     lag = plural(cursor.lag_records, "record")
     name = escape_unprintable(cursor.cursor)
     return f"{name}: after seq {cursor.from_seq}, {lag} behind, set {utc(cursor.set_ts)}"
+
+
+def schedule_sentence(schedule: ScheduleReport) -> str:
+    name, cron = escape_unprintable(schedule.schedule), escape_unprintable(schedule.cron)
+    state = "paused, " if schedule.paused else ""
+    last = f"last job is seq {schedule.last_seq}" if schedule.last_seq else "no job yet"
+    zone = escape_unprintable(schedule.time_zone)
+    return f"{name}: {state}{cron} in {zone}, reached {utc(schedule.reached_ts)}, {last}"
 
 
 def route_sentence(route: RouteReport) -> str:

@@ -193,6 +193,13 @@ def _refuse_deep(records: list[NewRecord]) -> Refusal | None:
     return None
 
 
+def refuse_json_of(record: NewRecord, meta_bytes_max: int) -> Refusal | None:
+    """Refuse `data` or `meta` of a record that is the body itself, by the rules of an append."""
+    if is_too_deep(record.data, DATA_DEPTH_MAX):
+        return _too_deep("data")
+    return _refuse_meta([record], meta_bytes_max, "meta")
+
+
 def _too_deep(field: str) -> Refusal:
     return invalid(field, f"must be nested at most {DATA_DEPTH_MAX} levels deep", DATA_DEPTH_MAX)
 
@@ -319,15 +326,17 @@ def refuse_nul_in(field: str, texts: Iterable[str | None] | None) -> Refusal | N
     return None
 
 
-def _refuse_meta(records: list[NewRecord], bytes_max: int) -> Refusal | None:
+def _refuse_meta(
+    records: list[NewRecord], bytes_max: int, field_form: str = "records[{}].meta"
+) -> Refusal | None:
     for index, record in enumerate(records):
         if record.meta is NO_META:
             continue
         if is_too_deep(record.meta, DATA_DEPTH_MAX):
-            return _too_deep(f"records[{index}].meta")
+            return _too_deep(field_form.format(index))
         if len(record.meta) > bytes_max:
             continue  # The engine refuses it; do not decode it to count its keys.
-        field = f"records[{index}].meta"
+        field = field_form.format(index)
         try:
             keys = _meta.decode(record.meta)
         except msgspec.DecodeError:

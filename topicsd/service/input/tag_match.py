@@ -25,6 +25,8 @@ SentMatch = str | list[str | list[str | list[str]]]
 """The JSON form. It is not nested deeper than `["any", ["tag","In",["new.1"]]]`."""
 
 PARTS_MAX: Final = 256
+# Every tag is compared with them, while tags and prefixes are looked up.
+GLOBS_MAX: Final = 16
 BYTES_MAX: Final = 64 << 10
 
 _decode: Final = msgspec.json.Decoder(SentMatch).decode
@@ -148,6 +150,9 @@ class _Parts:
             return invalid(
                 field, f"must have at most {PARTS_MAX} tags and patterns, got {len(texts)}", PARTS_MAX
             )
+        if len(self._globs) > GLOBS_MAX:
+            rule = f"must have at most {GLOBS_MAX} patterns besides prefixes, got {len(self._globs)}"
+            return invalid(field, rule, GLOBS_MAX)
         size = sum(len(text.encode()) for text in texts)
         if size > BYTES_MAX:
             return invalid(field, f"must be at most {BYTES_MAX} bytes, got {size}", BYTES_MAX)

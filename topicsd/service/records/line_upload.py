@@ -8,7 +8,8 @@ U3  A batch ends after `BATCH_LINES_MAX` lines, or with the line that makes it `
     idempotency key it also ends with what has arrived when nothing is on its way. With a key its end depends
     on the lines alone, so that a repetition makes the same batches: the key of each is that of the request
     and the number of its first line.
-    A batch that is throttled is sent again for a while.
+    A batch that is throttled is sent again for a while. Blank lines alone are no batch; the loop serves
+    others after as many of them, since a small compressed body may have millions.
 U4  Every batch is a call of its own, as if it were a request: for the owner of the topic at that time, with
     the key of the request checked again.
 """
@@ -108,7 +109,7 @@ class LineUpload:
         self._batch = b""
         """The batch on its way; empty without one."""
         self._throttled_since = -1.0
-        self._is_whole = self._is_cancelled = self._is_sending = False
+        self._is_whole = self._is_cancelled = self._is_sending = self._is_skipping = False
         self._failure: Refusal | None = None
         self.refusal: Refusal | None = None
         """Why the upload failed, once no batch is on its way."""
@@ -135,7 +136,7 @@ class LineUpload:
     @property
     def is_idle(self) -> bool:
         """Return whether the upload waits for the client alone."""
-        return not self._batch and not self._is_whole
+        return not self._batch and not self._is_skipping and not self._is_whole
 
     def write(self, data: bytes) -> Refusal | None:
         if self._failure is None and data:
@@ -176,12 +177,13 @@ class LineUpload:
     # -- gathering -----------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Gather what there is room for, and send batches."""
-        while self._failure is None and self._input and (not self._batch or self._has_room):
+        """Send a batch of what is gathered, then gather what there is room for, and send batches."""
+        self._send_next()
+        while self._failure is None and self._input and not self._is_skipping and self._may_gather:
             self._gather(self._take_input())
             self._send_next()
             self._refuse_long_line()
-        if self._is_whole and not self._input and self._failure is None:
+        if self._is_whole and not self._input and not self._is_skipping and self._failure is None:
             if self._inflate is not None and not self._inflate.eof:
                 self._fail(_not_gzip("it is truncated"))
             else:
@@ -189,8 +191,8 @@ class LineUpload:
         self._end_if_done()
 
     @property
-    def _has_room(self) -> bool:
-        return self._size < GATHERED_BYTES_MAX
+    def _may_gather(self) -> bool:
+        return not self._batch or self._size < GATHERED_BYTES_MAX
 
     def _take_input(self) -> bytes:
         data = self._input.popleft()
@@ -229,19 +231,26 @@ class LineUpload:
 
     def _send_next(self, *, may_be_short: bool = False) -> None:
         """Send the next batch, when there is one and none is on its way."""
-        while not self._batch and self._failure is None and not self._is_cancelled:
+        while not self._batch and not self._is_skipping and self._failure is None and not self._is_cancelled:
             batch = self._cut(may_be_short)
             if not batch:
                 return
             if batch.isspace():
                 self._lines += _line_count(batch)
-                continue
+                self._is_skipping = True
+                self._loop.call_soon(self._on_skipped)
+                return
             self._batch = batch
             self._send()
 
+    def _on_skipped(self) -> None:
+        self._is_skipping = False
+        self._continue()
+
     def _cut(self, may_be_short: bool) -> bytes:
         """Cut the next batch off what is gathered (U3); return no bytes while its end is not known."""
-        is_end = self._is_whole and not self._input
+        is_inflated = self._inflate is None or self._inflate.eof
+        is_end = self._is_whole and not self._input and is_inflated
         is_long = self._newlines >= self._batch_lines or (self._newlines and self._size >= BATCH_BYTES)
         may_be_short = is_end or (may_be_short and self._newlines > 0 and not self._fields.idempotency_key)
         if not self._size or not (is_long or may_be_short):
@@ -294,7 +303,12 @@ class LineUpload:
         answer = _decode_answer(body)
         batch, self._batch = self._batch, b""
         self._throttled_since = -1.0
-        self._lines += _line_count(batch)
+        lines = _line_count(batch)
+        counts = self._dispatch.handlers.counts
+        counts.uploads += not self._batches
+        counts.upload_lines += lines
+        counts.upload_records += 0 if answer.deduped else answer.count
+        self._lines += lines
         self._batches += 1
         self._count += answer.count
         self._deduped += answer.count if answer.deduped else 0
@@ -347,7 +361,7 @@ class LineUpload:
         self._end_if_done()
 
     def _end_if_done(self) -> None:
-        if self._batch or self._is_cancelled:
+        if self._batch or self._is_skipping or self._is_cancelled:
             return
         if self._failure is not None and self.refusal is None:
             self.refusal = self._with_progress(self._failure)
@@ -403,6 +417,7 @@ def _with_line(refusal: Refusal, batch: bytes, lines_before: int) -> Refusal:
     numbers = [number for number, line in enumerate(batch.split(b"\n"), 1) if line and not line.isspace()]
     line = lines_before + numbers[int(match[1])]
     detail = {**(refusal.detail or {}), "line": line}
+    detail.pop("index", None)
     field = str(detail.pop("field", ""))
     if name := _INDEX.sub("", field, count=1):
         detail["field"] = name

@@ -24,7 +24,7 @@ def record_sink(
     """
     assert not isinstance(match, Refusal)
     settings = dispatch.handlers.settings
-    refusal = dispatch.refuse_key(match, fields, query) if dispatch.keys.are_required else None
+    refusal = dispatch.refuse_key(match, fields, query)
     if query:
         refusal = refusal or refuse_parameters(match.endpoint, query)
     about = refusal or record_query(fields, query, settings)

@@ -146,6 +146,7 @@ class RemoteCaller:
             call.item,
             call.is_admin,
             call.is_unshared,
+            fields.event_attributes,
         )
         RemoteCall(self, owner, call, request, on_asked).send()
 

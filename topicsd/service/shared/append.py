@@ -110,7 +110,7 @@ class SharedAppendHandlers:
             return record_append(call.body, call.fields, call.query, self._settings)
         kind = PUBLISH_BODY if operation == "publish" else APPEND_BODY
         refusal = refuse_media_type(call.fields, call.body)
-        if refusal is not None and has_events(call.fields):
+        if call.fields.event_attributes or (refusal is not None and has_events(call.fields)):
             return events_append_of(call.body, call.fields, call.query, self._settings)
         return refusal or decode_append(call.body, self._settings, kind)
 

@@ -31,6 +31,7 @@ CREATING: Final = frozenset({"append", "append_record", "publish", "put_topic"})
 
 FEATURES: Final = {
     **dict.fromkeys(("list_cursors", "put_cursor", "cursor_state", "delete_cursor"), "cursors"),
+    **dict.fromkeys(("list_schedules", "put_schedule", "schedule_state", "delete_schedule"), "schedules"),
     **dict.fromkeys(("claim", "ack", "nack", "extend", "redrive", "explain"), "queues"),
     **dict.fromkeys(("owner", "seal", "adopt"), "ownership"),
     "move": "move",

@@ -3,15 +3,16 @@
 R1  A shard asks the broker about a topic that it does not have, by sending it the whole request. The broker
     answers, or says that no shared topic has the name (`NOT_SHARED`). Then the shard continues.
 R2  A broker that gets a request from a client for such a name sends it to the shard of the placement, marked
-    so that the shard does not ask. So a request crosses the link between the two at most once each way.
+    so that the shard does not ask. So a request crosses the link between the two at most once each way, but
+    for R5.
 R3  While the broker is away, a shard refuses requests for topics that it does not have. What it has is
     served without a question.
-R5  A node may have several brokers. A shard that tells one that a name is free sends requests for the name to
-    that broker for RESERVED_SECONDS, since it may create the topic now: also those that were answered
-    before it asked, or are marked (R2). So no name gets a topic of each kind.
 R4  A broker sends requests for a name that was no shared topic lately to the shard without such a mark and
     without a question to the catalog. The shard asks a broker unless it has the topic, so nothing is decided
     by what is remembered.
+R5  A node may have several brokers. When one has asked a shard about a name that is free, it may create the
+    topic: for RESERVED_SECONDS the shard sends requests for the name to that broker, also those that were
+    answered before it asked, or are marked (R2). So no name gets a topic of each kind.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class BrokerRouting:
             self._names.end(request, is_local=is_local)
 
     def reserve(self, name: str, broker: int) -> None:
-        """Note that a broker was told that the name is free (R5)."""
+        """Note that a broker asked about a name that is free (R5)."""
         now = self._caller.monotonic()
         if len(self._reserved) >= RESERVED_MAX:
             self._reserved = {one: kept for one, kept in self._reserved.items() if kept.until > now}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import Refusal, invalid
 from shared.contract.json_bounds import may_hold_nul
-from shared.contract.names import refuse_topic_name
-from shared.contract.watch_request import WatchRequest
+from shared.contract.names import is_topic_pattern, refuse_topic_name
+from shared.ipc.watch_request import WatchRequest
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from shared.text.units import duration_ms
@@ -16,6 +16,7 @@ from topicsd.service.input.bodies import refuse_node, refuse_nul_in
 from topicsd.service.input.bound_names import refuse_uncovered
 from topicsd.service.input.json_body import JsonBody
 from topicsd.service.watch.options import Position, StreamOptions
+from topicsd.service.watch.selection import refuse_uncovered_topics, topic_selection
 
 HEARTBEAT_MS_MIN: Final = 1000
 HEARTBEAT_MS_MAX: Final = 60_000
@@ -26,6 +27,7 @@ NODES_MAX: Final = 256
 class WatchBody(StreamOptions, gc=False, kw_only=True):
     topics: dict[str, Position]
     heartbeat_ms: int | str = 15_000
+    missing: Literal["refuse", "wait"] = "refuse"
 
 
 _WATCH: Final = JsonBody(WatchBody, '{"topics":{"orders":{"tail":true}}}')
@@ -52,7 +54,7 @@ def decode_watch(
     assert isinstance(heartbeat_ms, int)
     topics = watch.topics
     if key is not None and key.prefixes:
-        topics = {name: position for name, position in topics.items() if key.allows_name(name)}
+        topics = {name: position for name, position in topics.items() if _covers(key, name)}
         if len(topics) < len(watch.topics) and not (is_lenient and topics):
             name = next(name for name in watch.topics if name not in topics)
             return refuse_uncovered("topics", name)
@@ -65,6 +67,8 @@ def decode_watch(
         heartbeat_ms=heartbeat_ms,
         is_lenient=is_lenient,
         clamped=watch.clamped(settings.max_limit),
+        is_waiting=watch.missing == "wait",
+        within=() if key is None else key.prefixes,
     )
 
 
@@ -80,10 +84,25 @@ def _resolve_topics(topics: dict[str, Position], count_max: int, clock: Clock) -
     if not 1 <= len(topics) <= count_max:
         return invalid("topics", f"must have 1 to {count_max} entries, got {len(topics)}", count_max)
     for name, position in topics.items():
-        refusal = refuse_topic_name(name, "topics") or position.resolve(f"topics.{name}.", clock)
+        is_pattern = is_topic_pattern(name)
+        refusal = None if is_pattern else refuse_topic_name(name, "topics")
+        refusal = refusal or position.resolve(f"topics.{name}.", clock)
+        if refusal is None and is_pattern and (position.from_seq or position.epoch is not None):
+            field = "after_seq" if position.from_seq else "epoch"
+            refusal = invalid(
+                f"topics.{name}.{field}", "must not be sent for a pattern: topics have their own seqs"
+            )
         if refusal is not None:
             return refusal
     return None
+
+
+def _covers(key: ApiKey, word: str) -> bool:
+    """Return whether the key covers a name, or topics that a pattern may match."""
+    if not is_topic_pattern(word):
+        return key.allows_name(word)
+    selection = topic_selection([word], 1)
+    return not isinstance(selection, Refusal) and refuse_uncovered_topics(selection, key) is None
 
 
 def _refuse_nodes(nodes: list[str], bytes_max: int) -> Refusal | None:

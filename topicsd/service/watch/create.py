@@ -8,17 +8,21 @@ counts by itself. The client receives the positions that the topics had when the
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
+
+import msgspec
 
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import TOPIC_NOT_FOUND, Refusal, limit_reached, no_answer
 from shared.contract.query import query_boolean
+from shared.contract.topic_selection import TopicSelection
 from shared.contract.watch_id import SESSION_BYTES, WatchIds
-from shared.contract.watch_request import WatchRequest, decode_watch_request, encode_watch_request
 from shared.ipc.link import SUPERVISOR, LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
+from shared.ipc.watch_request import WatchRequest, decode_watch_request, encode_watch_request
 from shared.runtime.unexpected_error import refuse_unexpected_error
 from topicsd.engine.jobs import BackgroundJob, operation
 from topicsd.engine.state import ShardState
@@ -28,8 +32,10 @@ from topicsd.service.input.bodies import refuse_media_type
 from topicsd.service.input.clamped import member
 from topicsd.service.render import encode, render_refusal
 from topicsd.service.shards.peers import Peers
-from topicsd.service.shards.topic_heads import HeadAnswer, TopicHeads, TopicStart
+from topicsd.service.shards.topic_heads import HeadAnswer, RequestedPosition, TopicStart
 from topicsd.service.watch.body import decode_watch
+from topicsd.service.watch.selection import topic_selection
+from topicsd.service.watch.topic_lookup import PositionOf, TopicLookup, TopicLookups
 from topicsd.stream.sessions import SESSION_TTL_SECONDS, Sessions
 
 
@@ -41,14 +47,14 @@ class WatchCreator:
         state: ShardState,
         ids: WatchIds,
         sessions: Sessions,
-        topic_heads: TopicHeads,
+        lookups: TopicLookups,
         links: LinkPool,
         peers: Peers | None,
     ) -> None:
         self._state = state
         self._ids = ids
         self._sessions = sessions
-        self._topic_heads = topic_heads
+        self._lookups = lookups
         self._links = links
         self._peers = peers
         self._in_progress = 0
@@ -110,12 +116,10 @@ class WatchCreator:
 
     def _create_here(self, request: WatchRequest, started: float) -> BackgroundJob[bytes | Refusal]:
         """Create a counted session whose home is this shard; return the body of the response."""
-        positions = dict(zip(request.names, request.positions, strict=True))
-        heads = yield from self._topic_heads.find(positions)
-        starts = starts_of(request, heads)
-        if isinstance(starts, Refusal):
-            return starts
-        definition = define(secrets.token_bytes(SESSION_BYTES), request, starts)
+        topics = yield from self._find_topics(request)
+        if isinstance(topics, Refusal):
+            return topics
+        definition = define(secrets.token_bytes(SESSION_BYTES), request, topics)
         session = yield from operation(partial(self._sessions.create, definition))
         if isinstance(session, Refusal):
             return session
@@ -125,11 +129,64 @@ class WatchCreator:
             "wid": wid,
             "stream_url": f"/v0/watch/{wid}",
             "session_ttl_ms": int(SESSION_TTL_SECONDS * 1000),
-            "topics": {name: start.body for name, start in starts.items()},
+            "topics": {name: start.body for name, start in topics.starts.items()},
+            **({"patterns": request.patterns} if request.patterns else {}),
+            **({"waiting": topics.waiting} if topics.waiting else {}),
             **member(request.clamped),
             "performance": {"server_total_ms": elapsed_ms},
         }
         return encode(body)
+
+    def _find_topics(self, request: WatchRequest) -> BackgroundJob[SessionTopics | Refusal]:
+        if not request.is_searching:
+            positions = dict(zip(request.names, request.positions, strict=True))
+            heads = yield from self._lookups.heads.find(positions)
+            starts = starts_of(request, heads)
+            return starts if isinstance(starts, Refusal) else SessionTopics(starts)
+        selection = topic_selection(request.names, len(request.names))
+        if isinstance(selection, Refusal):
+            return selection
+        selection = TopicSelection(selection.filter, request.within)
+        names = [name for name in request.names if name in selection.filter.tags]
+        lookup = TopicLookup(self._lookups, selection, positions_in(request))
+        try:
+            found = yield from lookup.run(names, is_waiting=request.is_waiting or request.is_lenient)
+        finally:
+            lookup.close()
+        if isinstance(found, Refusal):
+            return found
+        waiting = [*found.new, *found.missing]
+        if not request.is_waiting:
+            kept = selection.filter.tags.difference(waiting)
+            selection = TopicSelection(msgspec.structs.replace(selection.filter, tags=kept), request.within)
+            waiting = []
+        return SessionTopics(found.starts, waiting, selection)
+
+
+class SessionTopics(NamedTuple):
+    """The topics of a new session."""
+
+    starts: dict[str, TopicStart]
+    waiting: Sequence[str] = ()
+    """Names that do not exist yet."""
+    selection: TopicSelection | None = None
+    """What the session looks for, or None if it has its topics only."""
+
+
+def positions_in(request: WatchRequest) -> PositionOf:
+    """Return the positions of topics: by their names, or by the first pattern that matches them."""
+    requested = list(zip(request.names, request.positions, request.epochs, strict=True))
+    by_name = {word: (position, epoch) for word, position, epoch in requested}
+    by_pattern = [
+        (selection, by_name[word])
+        for word in request.patterns
+        if not isinstance(selection := topic_selection([word], 1), Refusal)
+    ]
+
+    def position_of(name: str) -> tuple[RequestedPosition, int | None]:
+        return by_name.get(name) or next(one for selection, one in by_pattern if selection.selects(name))
+
+    return position_of
 
 
 def starts_of(request: WatchRequest, heads: Mapping[str, HeadAnswer]) -> dict[str, TopicStart] | Refusal:
@@ -151,9 +208,9 @@ def starts_of(request: WatchRequest, heads: Mapping[str, HeadAnswer]) -> dict[st
     return starts or Refusal(TOPIC_NOT_FOUND, "topics: must name at least one topic that exists")
 
 
-def define(session: bytes, request: WatchRequest, starts: Mapping[str, TopicStart]) -> SessionFrame:
+def define(session: bytes, request: WatchRequest, topics: SessionTopics) -> SessionFrame:
     """Define a session; `session` is the random part of its id."""
-    options = request.options
+    options, starts, selection = request.options, topics.starts, topics.selection
     return SessionFrame(
         session=session,
         key_id=request.key_id,
@@ -169,4 +226,6 @@ def define(session: bytes, request: WatchRequest, starts: Mapping[str, TopicStar
         with_data=options.with_data,
         is_strong=options.is_strong,
         match=options.match,
+        topic_filter=None if selection is None else selection.filter,
+        within=() if selection is None else selection.within,
     )

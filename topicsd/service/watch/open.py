@@ -32,6 +32,7 @@ from topicsd.service.shards.limits import StreamPermits
 from topicsd.service.watch.accept import accepts_events
 from topicsd.stream.event_stream import FIELDS, KEY_REVOKED
 from topicsd.stream.sessions import Session, Sessions
+from topicsd.stream.tail.session_stream import SessionStreams
 
 OTHER_KEY: Final = Refusal(FORBIDDEN, "the watch session was created with another key; open it with that key")
 NO_SESSION: Final = Refusal(NOT_FOUND, "unknown watch session; create one with POST /v0/watch")
@@ -49,12 +50,14 @@ class WatchOpener:
         state: ShardState,
         ids: WatchIds,
         sessions: Sessions,
+        session_streams: SessionStreams,
         permits: StreamPermits,
         is_allowed: Callable[[Session], bool],
     ) -> None:
         self._state = state
         self._ids = ids
         self._sessions = sessions
+        self._session_streams = session_streams
         self._permits = permits
         self._is_allowed = is_allowed
         self._permitted: set[Session] = set()
@@ -89,12 +92,18 @@ class WatchOpener:
                 self._permits.leave(key_id)
             self._permitted.add(session)
         try:
-            refusal = self._refuse_now(session) or session.set_cursor(call.fields.last_event_id)
-            if refusal is None:
-                self._sessions.open_stream(session, call.open_stream(FIELDS), self._return_permit)
-            return refusal
+            return self._refuse_now(session) or self._open_stream(session, call)
         finally:
             self._return_permit(session)
+
+    def _open_stream(self, session: Session, call: Call) -> Refusal | None:
+        last_id, open_stream = call.fields.last_event_id, partial(call.open_stream, FIELDS)
+        if session.is_searching:
+            return self._session_streams.open(session, last_id, open_stream, self._return_permit)
+        refusal = session.set_cursor(last_id)
+        if refusal is None:
+            self._sessions.open_stream(session, open_stream(), self._return_permit)
+        return refusal
 
     def _return_permit(self, session: Session) -> None:
         """Return the permit of a session that has no stream."""
@@ -115,7 +124,7 @@ class WatchOpener:
             if key.id != session.definition.key_id:
                 return OTHER_KEY
             # The prefixes may have changed since the session was created.
-            if not all(map(key.allows_name, session.names)):
+            if not all(map(key.allows_name, session.required)):
                 return NAME_NOT_COVERED
         return session
 

@@ -10,15 +10,12 @@ from shared.contract.errors import TOPIC_NOT_FOUND, UNAUTHORIZED, Refusal, inval
 from shared.contract.query import query_text
 from topicsd.engine.jobs import BackgroundJob, operation
 from topicsd.engine.state import ShardState
-from topicsd.engine.topic_admin import topic_not_found
 from topicsd.service.call import Call, start_job
 from topicsd.service.shards.limits import StreamPermits
-from topicsd.service.shards.topic_heads import TopicHead, TopicHeads
-from topicsd.service.watch.options import Position
 from topicsd.service.watch.stream_request import PlacedRequest, decode_stream
+from topicsd.service.watch.topic_lookup import PositionOf, TopicLookup, TopicLookups
 from topicsd.stream.event_stream import KEY_REVOKED
-from topicsd.stream.tail.stream_id import ResumedPositions, read_stream_id
-from topicsd.stream.tail.topic_finder import TopicFinder
+from topicsd.stream.tail.stream_id import StreamPosition, read_stream_id
 from topicsd.stream.tail.topic_stream import (
     FROM_BEGINNING,
     FollowStart,
@@ -36,13 +33,13 @@ class TopicStreamOpener:
         self,
         state: ShardState,
         streams: TopicStreams,
-        topic_heads: TopicHeads,
+        lookups: TopicLookups,
         permits: StreamPermits,
         is_allowed: IsAllowed,
     ) -> None:
         self._state = state
         self._streams = streams
-        self._topic_heads = topic_heads
+        self._lookups = lookups
         self._permits = permits
         self._is_allowed = is_allowed
         self._is_draining = False
@@ -78,10 +75,10 @@ class TopicStreamOpener:
         refusal: Refusal | None = yield from operation(partial(self._permits.enter, request.key_id, call))
         if refusal is not None:
             return refusal
-        search = _TopicLookup(self._topic_heads, self._streams, decoded, resumed)
+        lookup = TopicLookup(self._lookups, request.selection, _positions(decoded, resumed))
         is_open = False
         try:
-            start = yield from search.run()
+            start = yield from _find(lookup, decoded, resumed)
             refusal = start if isinstance(start, Refusal) else self._refuse_now(request)
             if refusal is not None or isinstance(start, Refusal):
                 return refusal
@@ -91,7 +88,7 @@ class TopicStreamOpener:
             return None
         finally:
             if not is_open:
-                search.close()
+                lookup.close()
                 self._permits.leave(request.key_id)
 
     def _refuse_now(self, request: TopicStreamRequest) -> Refusal | None:
@@ -107,100 +104,40 @@ class TopicStreamOpener:
         self._streams.drain()
 
 
-class _TopicLookup:
-    """The lookup of the topics of one stream, and of the positions to begin at.
+def _positions(decoded: PlacedRequest, resumed: Mapping[str, StreamPosition] | None) -> PositionOf:
+    """Return the requested position in every topic; that of a client that resumes needs no lookup."""
+    position = (None, None) if resumed is not None else (decoded.position.requested, decoded.position.epoch)
+    return lambda name: position
 
-    With the positions of a client that resumes, topics that these lack were created after them.
-    """
 
-    def __init__(
-        self,
-        topic_heads: TopicHeads,
-        streams: TopicStreams,
-        decoded: PlacedRequest,
-        resumed: ResumedPositions | None,
-    ) -> None:
-        self._topic_heads = topic_heads
-        self._streams = streams
-        self._request = decoded.request
-        self._position = decoded.position
-        self._resumed = resumed
-        self._finder: TopicFinder | None = None
+def _find(
+    lookup: TopicLookup, decoded: PlacedRequest, resumed: Mapping[str, StreamPosition] | None
+) -> BackgroundJob[TopicStreamStart | Refusal]:
+    """Find the topics; those that a client which resumes lacks were created after its positions."""
+    is_waiting, selection = decoded.request.is_waiting, decoded.request.selection
+    found = yield from lookup.run(sorted(selection.filter.tags), is_waiting=is_waiting, first=resumed or ())
+    if isinstance(found, Refusal):
+        return found
+    starts: dict[str, FollowStart]
+    if resumed is None:
+        starts = {name: (start.seq, start.epoch) for name, start in found.starts.items()}
+    else:
+        starts = {name: resumed.get(name, FROM_BEGINNING) for name in found.starts}
+    starts |= {name: (resumed or {}).get(name, FROM_BEGINNING) for name in found.new}
+    if not is_waiting:
+        lookup.close()
+        if not starts:
+            return Refusal(TOPIC_NOT_FOUND, "topics: must match at least one topic that exists")
+    deleted = _deleted(decoded, resumed, starts)
+    return TopicStreamStart(starts, deleted, lookup.finder, found.missing, found.are_all)
 
-    def run(self) -> BackgroundJob[TopicStreamStart | Refusal]:
-        selection, is_waiting = self._request.selection, self._request.is_waiting
-        names = sorted(selection.filter.tags)
-        starts = yield from self._find(names)
-        if isinstance(starts, Refusal):
-            return starts
-        missing = [name for name in names if name not in starts]
-        if missing and not is_waiting:
-            return topic_not_found(missing[0])
-        are_all = True
-        if selection.has_patterns or missing:
-            self._finder = self._streams.finders.finder(selection, self._streams.topics_max + 1)
-            listed: list[str] | Refusal = yield from operation(self._finder.find_existing)
-            if isinstance(listed, Refusal):
-                return listed
-            room = self._streams.topics_max - len(missing) - len(starts)
-            matched = [name for name in listed if name not in selection.filter.tags]
-            if self._resumed is not None:
-                # The topics that the client has seen come first, should there be no room for all.
-                resumed = self._resumed
-                matched.sort(key=lambda name: resumed.of(name) is None)
-            are_all = len(matched) <= room
-            others = yield from self._find(matched[: max(room, 0)])
-            if isinstance(others, Refusal):
-                return others
-            # A named topic that was missing a moment ago is new.
-            new = {name: self._resumed_start(name) for name in missing if name in listed}
-            starts = {**starts, **new, **others}
-            if not is_waiting:
-                self.close()
-            if not starts and not is_waiting:
-                return Refusal(TOPIC_NOT_FOUND, "topics: must match at least one topic that exists")
-        return TopicStreamStart(starts, self._deleted(starts), self._finder, are_all)
 
-    def close(self) -> None:
-        if self._finder is not None:
-            self._finder.close()
-            self._finder = None
-
-    def _find(self, names: list[str]) -> BackgroundJob[Mapping[str, FollowStart] | Refusal]:
-        """Return where to follow those of the topics that exist."""
-        position = self._position
-        requested = None if self._resumed is not None else position.requested
-        heads = yield from self._topic_heads.find(dict.fromkeys(names, requested))
-        starts: dict[str, FollowStart] = {}
-        for name, head in heads.items():
-            if isinstance(head, Refusal):
-                if head.code != TOPIC_NOT_FOUND:
-                    return head
-                continue
-            start = self._start(name, head, position)
-            if isinstance(start, Refusal):
-                return start
-            starts[name] = start
-        return starts
-
-    def _start(self, name: str, head: TopicHead, position: Position) -> FollowStart | Refusal:
-        if self._resumed is not None:
-            return self._resumed_start(name)
-        start = head.start(name, position.requested, position.epoch)
-        return start if isinstance(start, Refusal) else (start.seq, start.epoch)
-
-    def _resumed_start(self, name: str) -> FollowStart:
-        """Return the position of a client that resumes; a topic that it lacks was created after it."""
-        return (None if self._resumed is None else self._resumed.of(name)) or FROM_BEGINNING
-
-    def _deleted(self, starts: Mapping[str, FollowStart]) -> dict[str, int]:
-        """Return the topics that the client has read and that do not exist, with the last seq that it has."""
-        selection, position = self._request.selection, self._position
-        read = {name: self._resumed.of(name) for name in self._resumed.names} if self._resumed else {}
-        if self._resumed is None and position.epoch is not None:
-            read = dict.fromkeys(selection.filter.tags, (position.from_seq or 0, position.epoch))
-        return {
-            name: one[0]
-            for name, one in read.items()
-            if one is not None and name not in starts and selection.selects(name)
-        }
+def _deleted(
+    decoded: PlacedRequest, resumed: Mapping[str, StreamPosition] | None, starts: Mapping[str, FollowStart]
+) -> dict[str, int]:
+    """Return the topics that the client has read and that do not exist, with the last seq that it has."""
+    selection, position = decoded.request.selection, decoded.position
+    read = resumed or {}
+    if resumed is None and position.epoch is not None:
+        read = dict.fromkeys(selection.filter.tags, (position.from_seq or 0, position.epoch))
+    return {name: seq for name, (seq, _) in read.items() if name not in starts and selection.selects(name)}

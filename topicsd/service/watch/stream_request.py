@@ -14,6 +14,7 @@ from shared.contract.names import refuse_topic_name
 from shared.contract.query import query_boolean, query_number, query_text
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.tag_filter import TagFilter
+from shared.contract.topic_selection import TopicSelection
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from shared.text.message import quoted
@@ -26,7 +27,6 @@ from topicsd.service.watch.body import NODES_MAX, heartbeat_ms_of
 from topicsd.service.watch.options import BATCH_BYTES_DEFAULT, Position, StreamOptions
 from topicsd.service.watch.selection import refuse_uncovered_topics, topic_selection
 from topicsd.stream.tail.stream_form import EVENTS, LINES, LINES_WITH_TOPICS, StreamForm
-from topicsd.stream.tail.topic_search import TopicSelection
 from topicsd.stream.tail.topic_stream import TopicStreamRequest
 
 HEARTBEAT_MS_DEFAULT: Final = 15_000

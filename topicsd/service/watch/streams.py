@@ -9,6 +9,7 @@ from typing import Final
 from shared.contract.api_keys import READ, ApiKeys
 from shared.contract.errors import Refusal
 from shared.contract.watch_id import WatchIds
+from shared.http.public_address import AllowedAddresses
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.shared_placement import SharedPlacement
@@ -19,12 +20,14 @@ from topicsd.broker.broker import Broker
 from topicsd.engine.routes.route import SourcePosition
 from topicsd.engine.shard import Shard
 from topicsd.service.call import logger
+from topicsd.service.shards.dead_batches import DeadBatches
 from topicsd.service.shards.limits import StreamPermits
 from topicsd.service.shards.peers import Peers
 from topicsd.service.shards.topic_heads import HeadAnswer, TopicHeads
 from topicsd.service.watch.create import WatchCreator
 from topicsd.service.watch.open import WatchOpener
 from topicsd.service.watch.stream_open import TopicStreamOpener
+from topicsd.service.watch.topic_lookup import TopicLookups
 from topicsd.stream.feeds import Feeds
 from topicsd.stream.remote_feed import RemoteShards
 from topicsd.stream.route_runner import RouteRunners
@@ -32,10 +35,13 @@ from topicsd.stream.sessions import Session, Sessions
 from topicsd.stream.shared.shared_feed import SharedTopics
 from topicsd.stream.shared.shared_reads import SharedReads
 from topicsd.stream.shared.shared_search import SharedSearcher
+from topicsd.stream.tail.session_stream import SessionStreams
 from topicsd.stream.tail.shard_search import ShardSearcher
 from topicsd.stream.tail.topic_finder import TopicFinders
 from topicsd.stream.tail.topic_search import TopicSearcher
 from topicsd.stream.tail.topic_stream import TopicStreams
+from topicsd.stream.webhooks.webhook_client import WebhookClient
+from topicsd.stream.webhooks.webhook_runner import WebhookTools
 
 FOLLOW_REQUESTS: Final = frozenset(
     {LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS, LinkKind.FIND_TOPICS}
@@ -85,16 +91,23 @@ class StreamServices:
         self.permits = StreamPermits(settings, links, peers)
         self.topic_heads = TopicHeads(state, placement, links, peers, broker_number, shared)
         self.sessions = Sessions(state, self.feeds, self._publish)
-        self.creator = WatchCreator(state, self.ids, self.sessions, self.topic_heads, links, peers)
-        self.opener = WatchOpener(state, self.ids, self.sessions, self.permits, self._is_allowed)
         self.finders = self._make_finders(links, placement, broker, broker_number, hidden)
         self.topic_streams = TopicStreams(
             self.feeds, self.finders, loop, state.clock, settings.max_watch_topics, self.count_stream
         )
-        self.topic_stream_opener = TopicStreamOpener(
-            state, self.topic_streams, self.topic_heads, self.permits, self._is_stream_allowed
+        lookups = TopicLookups(self.topic_heads, self.finders, settings.max_watch_topics)
+        self.creator = WatchCreator(state, self.ids, self.sessions, lookups, links, peers)
+        session_streams = SessionStreams(self.sessions, self.topic_streams)
+        self.opener = WatchOpener(
+            state, self.ids, self.sessions, session_streams, self.permits, self._is_allowed
         )
-        self.route_runners = RouteRunners(state, loop, self.feeds)
+        self.topic_stream_opener = TopicStreamOpener(
+            state, self.topic_streams, lookups, self.permits, self._is_stream_allowed
+        )
+        self.webhooks = WebhookClient(AllowedAddresses(settings.webhook_private), state.clock)
+        dead_batches = DeadBatches(links, placement)
+        tools = WebhookTools(self.feeds, self.webhooks.send, dead_batches.store)
+        self.route_runners = RouteRunners(state, loop, self.feeds, tools)
         self._publish()
 
     def _make_finders(
@@ -172,7 +185,7 @@ class StreamServices:
         self.topic_streams.end_revoked(self._is_stream_allowed)
 
     def _is_allowed(self, session: Session) -> bool:
-        return self._keys.allow(session.definition.key_id, READ_ONLY, session.names)
+        return self._keys.allow(session.definition.key_id, READ_ONLY, session.required)
 
     def _is_stream_allowed(self, key_id: str, names: Iterable[str]) -> bool:
         return self._keys.allow(key_id, READ_ONLY, names)

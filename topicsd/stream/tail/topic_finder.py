@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from shared.contract.errors import Refusal, no_answer
 from shared.contract.tag_filter import TagFilter
+from shared.contract.topic_selection import TopicSelection
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.shared_placement import SharedPlacement
@@ -24,7 +25,6 @@ from topicsd.stream.tail.topic_search import (
     TopicNames,
     TopicQuery,
     TopicSearcher,
-    TopicSelection,
     decode_names,
     decode_query,
     encode_search,
@@ -61,6 +61,11 @@ class TopicFinders:
         self._placement = placement
         self._open: dict[TopicFinder, None] = {}
         placement.call_on_change(self._on_change)
+
+    @property
+    def count(self) -> int:
+        """Return the number of open finders."""
+        return len(self._open)
 
     def finder(self, selection: TopicSelection, names_max: int) -> TopicFinder:
         """Return a finder that gets at most `names_max` topics of one process at once."""

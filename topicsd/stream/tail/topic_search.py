@@ -15,30 +15,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from shared.contract.tag_filter import TagFilter
+from shared.contract.topic_selection import TopicSelection
 
 NOT_NOW: Final = -1
 """The place in the answer of a process that cannot list its topics now."""
-
-
-class TopicSelection(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The topics that a follower selects, within the prefixes of its key.
-
-    >>> selection = TopicSelection(TagFilter(frozenset(["a"]), ("orders.",)), ("orders.eu", "a"))
-    >>> [selection.selects(name) for name in ("a", "orders.eu.1", "orders.us.1", "b")]
-    [True, True, False, False]
-    """
-
-    filter: TagFilter
-    within: tuple[str, ...] = ()
-    """Prefixes of names, of which each selected topic has one; empty for all names."""
-
-    def selects(self, name: str) -> bool:
-        return (not self.within or name.startswith(self.within)) and self.filter.selects(name)
-
-    @property
-    def has_patterns(self) -> bool:
-        return bool(self.filter.prefixes or self.filter.globs)
 
 
 class TopicQuery(msgspec.Struct, frozen=True, array_like=True):

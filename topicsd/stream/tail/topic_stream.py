@@ -1,24 +1,26 @@
-"""A stream of topics without a session: one request names them, and the connection has all of its state.
+"""A stream of names and patterns: of one request, or of a watch session that looks for topics.
 
-Each topic is followed by its own subscription, as in a watch session. A finder reports topics that did not
-exist at the start; their records are delivered from the first one on.
+Each topic is followed by its own subscription. A finder reports topics that did not exist at the start; their
+records are delivered from the first one on.
 
 T1  Every event has an id with the position in all topics, and so has a heartbeat: a client that received
     nothing but filtered records resumes after them.
 T2  At most `topics_max` topics are followed. When there is no room for a topic that a pattern matches, the
-    stream says so once, and looks for no more topics by patterns.
+    stream says so once, and looks for no more topics by patterns until one of its topics is deleted.
 T3  A topic that was deleted is followed again when it is created again, if the stream waits for topics.
 T4  A stream with a limit ends with the record that reaches it, and the id after it.
+T5  A topic whose position is past its head is not followed any more, and keeps its position and its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from shared.contract.errors import CORRUPT_SEGMENT, POSITION_PAST_HEAD, RETRY_AFTER_MS, UNAUTHORIZED, Refusal
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.tag_filter import TagFilter
+from shared.contract.topic_selection import TopicSelection
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.damage import next_from_seq
@@ -32,7 +34,6 @@ from topicsd.stream.subscription import Subscription
 from topicsd.stream.tail.stream_form import StreamForm
 from topicsd.stream.tail.stream_id import StreamPosition, stream_id
 from topicsd.stream.tail.topic_finder import TopicFinder, TopicFinders
-from topicsd.stream.tail.topic_search import TopicSelection
 
 FollowStart = tuple[int, int | None]
 """The seq after which a topic is followed, and its epoch if that is known."""
@@ -40,7 +41,7 @@ FROM_BEGINNING: Final[FollowStart] = (0, None)
 
 
 class TopicStreamRequest(NamedTuple):
-    """A checked request for a stream."""
+    """What a stream delivers, and how."""
 
     selection: TopicSelection
     options: ReaderOptions
@@ -61,7 +62,9 @@ class TopicStreamStart(NamedTuple):
     deleted: Mapping[str, int]
     """Topics that a client which resumes has read and that do not exist, with the last seq that it has."""
     finder: TopicFinder | None
-    """It has listed its topics. None when no topic is to be found yet."""
+    """Finds other topics. None when no topic is to be found yet."""
+    waiting: Sequence[str] = ()
+    """Names that do not exist yet."""
     are_all: bool = True
     """Whether there was room for all topics."""
 
@@ -87,6 +90,14 @@ class TopicStreams:
         self._on_count_change = on_count_change
         self._streams: dict[TopicStream, None] = {}
 
+    @property
+    def count(self) -> int:
+        return len(self._streams)
+
+    def finder(self, selection: TopicSelection) -> TopicFinder:
+        # One more than there is room for, which shows that there are too many.
+        return self.finders.finder(selection, self.topics_max + 1)
+
     def open(
         self,
         request: TopicStreamRequest,
@@ -94,14 +105,15 @@ class TopicStreams:
         topics: TopicStreamStart,
         on_end: Callable[[], None],
     ) -> None:
-        one = TopicStream(self, request, stream, topics, on_end)
+        def remove() -> None:
+            del self._streams[one]
+            self._on_count_change(-1)
+            on_end()
+
+        one = TopicStream(self, request, stream, topics, remove)
         self._streams[one] = None
         self._on_count_change(1)
         one.begin(topics)
-
-    def remove(self, one: TopicStream) -> None:
-        del self._streams[one]
-        self._on_count_change(-1)
 
     def end_revoked(self, is_allowed: Callable[[str, Collection[str]], bool]) -> None:
         """End the streams whose keys were revoked; `is_allowed` gets the key id and the topics."""
@@ -120,11 +132,11 @@ class TopicStream(EventStream):
         "_is_full",
         "_limiter",
         "_on_end",
-        "_positions",
         "_remaining",
         "_streams",
         "_subscriptions",
         "_waiting",
+        "positions",
         "request",
     )
     _advice = "; reconnect with the last event id"
@@ -144,7 +156,7 @@ class TopicStream(EventStream):
         self._on_end = on_end
         self._remaining = request.count_max
         self._is_full = False
-        self._positions: dict[str, StreamPosition] = {}
+        self.positions: dict[str, StreamPosition] = {}
         """What was written of each topic. A topic without an entry is followed from its beginning."""
         self._subscriptions: dict[str, Subscription] = {}
         self._waiting: list[Subscription] = []
@@ -152,12 +164,11 @@ class TopicStream(EventStream):
 
     def begin(self, topics: TopicStreamStart) -> None:
         self._stream.write(self.request.form.opening)
-        missing = sorted(self.request.selection.filter.tags - topics.starts.keys())
         subscriptions = [self._follow(name, start) for name, start in topics.starts.items()]
         for name, seq in topics.deleted.items():
             self._write_deleted(name, seq)
-        if missing:
-            self._write_fields(b"waiting", {"topics": missing})
+        if topics.waiting:
+            self._write_fields(b"waiting", {"topics": topics.waiting})
         elif not subscriptions:
             # The client has an id from the start: topics that are created from now on are new to it.
             self._write_heartbeat(self._clock.now_ms())
@@ -174,17 +185,15 @@ class TopicStream(EventStream):
 
     @property
     def topics(self) -> Collection[str]:
-        """Return the topics that are followed or waited for; of patterns, what their key covered."""
-        selection = self.request.selection
-        covered = selection.within if selection.has_patterns else ()
-        return {*self._subscriptions, *selection.filter.tags, *covered}
+        """Return the names that the key must cover."""
+        return {*self._subscriptions, *self.request.selection.required}
 
     # -- topics --------------------------------------------------------------------------------------------
 
     def _follow(self, name: str, start: FollowStart) -> Subscription:
         seq, epoch = start
         if epoch is not None:
-            self._positions[name] = (seq, epoch)
+            self.positions[name] = (seq, epoch)
         feed = self._limiter.feed(self._streams.feeds.feed(FeedSpec(name, self.request.options)))
         one = self._subscriptions[name] = Subscription(feed, seq, epoch, self)
         return one
@@ -212,11 +221,8 @@ class TopicStream(EventStream):
         self._is_full = True
         self._write_fields(b"topic-limit", {"max": self._streams.topics_max})
         if not self._is_over:
-            self._find(TopicSelection(TagFilter(self.request.selection.filter.tags), self._within))
-
-    @property
-    def _within(self) -> tuple[str, ...]:
-        return self.request.selection.within
+            selection = self.request.selection
+            self._find(TopicSelection(TagFilter(selection.filter.tags), selection.within))
 
     def _find(self, selection: TopicSelection) -> None:
         """Look for these topics from now on, instead of others."""
@@ -224,8 +230,7 @@ class TopicStream(EventStream):
             self._finder.close()
         self._finder = None
         if selection.filter.tags or selection.has_patterns:
-            finders = self._streams.finders
-            self._finder = finders.finder(selection, self._streams.topics_max + 1)
+            self._finder = self._streams.finder(selection)
             self._finder.follow(self._on_topics)
             self._finder.begin()
 
@@ -248,9 +253,9 @@ class TopicStream(EventStream):
         subscription.has_reported_caught_up |= is_first
         texts = []
         for seq, text in form.render(chunk, is_first):
-            self._positions[name] = (seq, chunk.epoch)
-            texts.append(form.with_id(text, stream_id(self._positions)))
-        self._positions[name] = (chunk.to_seq, chunk.epoch)
+            self.positions[name] = (seq, chunk.epoch)
+            texts.append(form.with_id(text, stream_id(self.positions)))
+        self.positions[name] = (chunk.to_seq, chunk.epoch)
         if texts:
             self._write(b"".join(texts))
         if remaining is not None:
@@ -263,34 +268,33 @@ class TopicStream(EventStream):
         is_damage = refusal.code == CORRUPT_SEGMENT
         detail = refusal.detail if is_damage or refusal.code == POSITION_PAST_HEAD else None
         if is_damage and subscription.epoch is not None:
-            self._positions[name] = (next_from_seq(refusal), subscription.epoch)
+            self.positions[name] = (next_from_seq(refusal), subscription.epoch)
         fields = sse_frames.error_fields(
             refusal.code, refusal.message, [name], refusal.retry_after_ms, detail
         )
         self._write_fields(b"error", fields)
         if subscription.is_over:
-            self._drop(name)
             self._end_without_topics()
 
     def ended(self, subscription: Subscription) -> None:
         name = subscription.feed.spec.topic
-        self._drop(name)
+        del self._subscriptions[name]
+        self.positions.pop(name, None)
         self._write_deleted(name, subscription.head_seq)
         if self._is_over:
             return
         if not self.request.is_waiting:
             self._end_without_topics()
-        elif self._finder is None:
+        elif self._finder is None or self._is_full:
+            # Also other topics than this one: there is room now.
+            self._is_full = False
             self._find(self.request.selection)
         else:
             self._finder.search_again(name)
 
-    def _drop(self, name: str) -> None:
-        del self._subscriptions[name]
-        self._positions.pop(name, None)
-
     def _end_without_topics(self) -> None:
-        if not self._subscriptions and self._finder is None and not self._is_over:
+        is_done = all(one.is_over for one in self._subscriptions.values())
+        if is_done and self._finder is None and not self._is_over:
             self._finish("no-topics")
 
     # -- writing -------------------------------------------------------------------------------------------
@@ -298,13 +302,13 @@ class TopicStream(EventStream):
     def _write_fields(self, name: bytes, fields: Mapping[str, object]) -> None:
         form = self.request.form
         text = form.event(name, sse_frames.encode_fields(fields))
-        self._write(form.with_id(text, stream_id(self._positions)))
+        self._write(form.with_id(text, stream_id(self.positions)))
 
     def _write_deleted(self, name: str, seq: int) -> None:
         self._write_fields(b"topic-deleted", {"topic": name, "head_seq": seq, "reason": "deleted"})
 
     def _write_heartbeat(self, now_ms: int) -> None:
-        self._write(self.request.form.heartbeat(now_ms, stream_id(self._positions)))
+        self._write(self.request.form.heartbeat(now_ms, stream_id(self.positions)))
 
     def _write_error(self, code: str, message: str) -> None:
         self._write_fields(b"error", sse_frames.error_fields(code, message, None, RETRY_AFTER_MS))
@@ -331,5 +335,4 @@ class TopicStream(EventStream):
         self._waiting.clear()
         if self._finder is not None:
             self._finder.close()
-        self._streams.remove(self)
         self._on_end()

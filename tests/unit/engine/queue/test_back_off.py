@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.contract.retry_policy import RetryPatch
+from shared.contract.topic_config import RetryPatch
 from tests.harness.shard.one_shard import OneShard, record
 from topicsd.engine.queue.explain import explain
 
@@ -79,14 +79,14 @@ def test_jobs_of_one_nack_wait_as_long_as_each_was_delivered() -> None:
 def test_a_wait_that_a_checkpoint_has_survives_a_restart(leases_durable: bool) -> None:
     one = queue(leases_durable=leases_durable)
     one.append("q", 1)
-    (held,) = one.claim("q", "w", 1, 500).claimed
+    (lease,) = one.claim("q", "w", 1, 500).claimed
     one.pass_time(600)
     assert job(one)["state"] == "delayed"
     one.checkpoint()
     one.kill()
     assert job(one)["state"] == "delayed"
     assert job(one)["reason"] == "lease expired at node w, 1 delivery"
-    assert one.ack("q", "w", 1, leases=[held.lease]).done == ([1] if leases_durable else [])
+    assert one.ack("q", "w", 1, leases=[lease.lease]).done == ([1] if leases_durable else [])
 
 
 def test_a_job_in_order_blocks_the_later_ones_while_it_waits() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.harness.shard.one_shard import OneShard, record
 from topicsd.engine.queue.explain import explain
 from topicsd.engine.queue.order.fair_tags import FairTags
+from topicsd.engine.queue.order.lazy_heap import STALE_MAX
 
 End = Callable[[OneShard], object]
 ENDS: list[End] = [
@@ -193,3 +194,15 @@ def test_the_oldest_job_is_not_the_one_with_the_highest_priority() -> None:
     one.pass_time(3000)
     one.append("q", 2, priority=9)
     assert one.state("q").oldest_ready_ms >= 3000
+
+
+@pytest.mark.parametrize("config", [{}, {"fair_by": "tag"}, {"order_by": "tag"}], ids=str)
+def test_jobs_with_a_priority_leave_no_entries_behind(config: dict[str, object]) -> None:
+    one = queue(**config)
+    for _ in range(40):
+        one.append("q", *[record(tag="x") for _ in range(20)], priority=3)
+        while got := one.claimed("q", "w", 20):
+            one.ack("q", "w", *got)
+    jobs = one.shard.state.topics["q"].queue
+    assert jobs is not None
+    assert len(jobs._ready._again) <= STALE_MAX + 20

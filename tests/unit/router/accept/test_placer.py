@@ -26,7 +26,13 @@ def placer() -> Placer:
 def test_every_endpoint_is_placed(placer: Placer, route: object) -> None:
     path = route.pattern.replace(":topic", "orders").replace(":router", "r").replace(":wid", WID)  # type: ignore[attr-defined]
     line = f"{route.method} {path}?x=1 HTTP/1.1\r\n".encode()  # type: ignore[attr-defined]
-    owner = {":topic": shard_of(topic_id("orders"), SHARDS), ":wid": 3, ":router": ANY_WORKER, "": ANY_WORKER}
+    owner = {
+        ":topic": shard_of(topic_id("orders"), SHARDS),
+        ":wid": 3,
+        ":router": ANY_WORKER,
+        ":key": ANY_WORKER,
+        "": ANY_WORKER,
+    }
     assert placer.place(line) == (owner[route.variable] if route.is_data else CONTROL)  # type: ignore[attr-defined]
 
 

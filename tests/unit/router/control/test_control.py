@@ -16,6 +16,7 @@ from router.control.topic_list import ListPage, ListQuery, cursor_after
 from shared.contract.endpoints import Match, refuse_parameters, resolve
 from shared.contract.errors import Refusal
 from shared.ipc.board import Board, WorkerState
+from shared.ipc.key_file import StoredKey
 from shared.runtime.histogram import Histogram
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.output.prometheus_text import parse
@@ -59,7 +60,9 @@ class FakeServer:
             self,
             no_backup_points(self.clock),
             lambda: ConnectionCounts(accepted=9),
+            named_keys=lambda: self.named_keys,
         )
+        self.named_keys: list[StoredKey] = []
         self.routers: list[str] = []
         """All of shard 0."""
 
@@ -301,6 +304,23 @@ def test_the_query_limits_the_topics_with_series(ask: FakeServer) -> None:
     ask.lists.clear()
     assert "topics_topic_head_seq" not in ask("metrics", "topics=0")[1]
     assert ask.lists == []
+
+
+def test_named_keys_are_counted_also_after_they_expired(ask: FakeServer) -> None:
+    now_ms = ask.clock.now_ms()
+    for number, expires_ms in enumerate((0, now_ms + 1000, now_ms + 2000)):
+        key = StoredKey(
+            name=f"k{number}",
+            digest=str(number) * 64,
+            scopes=("read",),
+            created_ms=now_ms,
+            expires_ms=expires_ms,
+        )
+        ask.named_keys.append(key)
+    for expired in range(3):
+        answer = ask("metrics", "", "application/json")[1]
+        assert (answer["topics_named_keys"], answer["topics_named_keys_expired"]) == (3, expired)
+        ask.clock.advance(1000)
 
 
 def test_metrics_do_not_wait_for_a_missing_shard(ask: FakeServer) -> None:

@@ -20,7 +20,6 @@ from router.control.watch_home import WatchHome
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule, TopicDeletion, decode_names, encode_route_message
-from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.answer import CLOSE
 from shared.ipc import exact_counts
 from shared.ipc.board import Board, WorkerState
@@ -29,6 +28,7 @@ from shared.ipc.link import NEVER_SENT, SUPERVISOR, LinkPool, serve_links
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import Placement
 from shared.ipc.remote_request import decode_answer
+from shared.ipc.watch_request import WatchRequest, encode_watch_request
 from tests.harness.server.whole_server import name_on
 
 TOPICS = [{"topic": "a", "count": 1}]

@@ -45,6 +45,7 @@ REFUSED: list[tuple[Any, str]] = [
         ["tag", "In", [str(number) for number in range(PARTS_MAX + 1)]],
         f"match: must have at most {PARTS_MAX} tags",
     ),
+    (["any", *(["tag", "Glob", f"?{one}"] for one in range(17))], "match: must have at most 16 patterns"),
     ("a" * (BYTES_MAX + 1), f"match: must be at most {BYTES_MAX} bytes, got {BYTES_MAX + 1}"),
     (["any", "a", ["tag", "Glob", "b\0*"]], "match: must not contain a NUL"),
     ("", "match: must not have an empty tag"),

@@ -24,6 +24,7 @@ from topicsd.service.records.line_upload import (
     THROTTLED_SECONDS_MAX,
     LineUpload,
 )
+from topicsd.service.request_counts import RequestCounts
 
 MIB = 1 << 20
 LINE = b'"' + b"x" * 98 + b'"\n'
@@ -48,7 +49,10 @@ class Stage:
         self.keys: list[str] = []
         self.changes = 0
         self._seq = 0
-        handlers = SimpleNamespace(settings=Settings(), loop=self.loop, monotonic=self.clock.monotonic)
+        self.counts = RequestCounts(self.clock)
+        handlers = SimpleNamespace(
+            settings=Settings(), loop=self.loop, monotonic=self.clock.monotonic, counts=self.counts
+        )
         keys = SimpleNamespace(are_required=False)
         dispatch = SimpleNamespace(handlers=handlers, keys=keys, start_with_key=self._start)
         match = resolve("POST", "/v0/topics/t/records")
@@ -110,8 +114,15 @@ def test_a_client_waits_while_a_batch_is_on_its_way_and_enough_is_gathered() -> 
     assert not stage.upload.is_full
     assert stage.changes > 0
     assert b"".join([*stage.batches]) != b""
+    assert (stage.counts.uploads, stage.counts.upload_lines) == (1, stage.batches[0].count(b"\n"))
     assert stage.end().status == 200
     assert b"".join(stage.batches) == part * (sent // len(part))
+    written = sent // len(LINE)
+    assert (stage.counts.uploads, stage.counts.upload_lines, stage.counts.upload_records) == (
+        1,
+        written,
+        written,
+    )
 
 
 def test_a_compressed_body_is_inflated_as_far_as_there_is_room() -> None:
@@ -125,6 +136,40 @@ def test_a_compressed_body_is_inflated_as_far_as_there_is_room() -> None:
         assert len(stage.waiting[0].body) <= BATCH_BYTES + INFLATED_AT_ONCE
         stage.answer()
     assert b"".join(stage.batches) == LINE * 1_000_000
+
+
+def test_blank_lines_that_inflate_to_very_many_are_skipped_a_few_at_a_time() -> None:
+    stage = Stage(content_encoding="gzip")
+    stage.upload.write(gzip.compress(b"\n" * (8 * MIB) + b"1\n"))
+    upload, turns = stage.upload, 0
+    assert not upload.is_idle
+    assert upload.is_full
+    while not stage.waiting:
+        before = upload._lines
+        stage.loop.run_turn()
+        turns += 1
+        assert upload._lines - before <= 3 * BATCH_LINES_MAX, "the loop serves others between the turns"
+    assert turns > 8 * MIB // BATCH_LINES_MAX // 3
+    call = stage.end()
+    assert b"".join(stage.batches).strip() == b"1"
+    assert json.loads(call.body_sent)["lines"] == 8 * MIB + 1
+
+
+def test_short_lines_are_not_inflated_faster_than_they_are_written() -> None:
+    stage = Stage(content_encoding="gzip")
+    stage.upload.write(gzip.compress(b"1\n" * (2 * MIB)))
+    for _ in range(20):
+        stage.answer()
+        assert stage.upload._size <= GATHERED_BYTES_MAX + INFLATED_AT_ONCE
+    stage.upload.cancel()
+
+
+def test_a_compressed_body_without_its_end_writes_no_part_of_a_line() -> None:
+    stage = Stage(content_encoding="gzip")
+    stage.upload.write(gzip.compress(b"\n" * (BATCH_LINES_MAX + 1) + b"1234567")[:-12])
+    call = stage.end()
+    assert stage.batches == []
+    assert "it is truncated" in json.loads(call.body_sent)["error"]["message"]
 
 
 def test_batches_with_a_key_end_at_the_same_lines_however_the_body_arrives() -> None:

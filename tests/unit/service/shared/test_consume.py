@@ -139,6 +139,21 @@ def test_a_record_of_another_broker_is_not_past_the_head(tmp_path: Path) -> None
     assert only(fresh.consume(("orders", 0, 3)))["ok"] is True
 
 
+@pytest.mark.parametrize("bounds", [{}, {"max_wait_ms": 1}])
+def test_an_offset_that_another_broker_returned_is_not_past_the_head(
+    tmp_path: Path, bounds: dict[str, int]
+) -> None:
+    calls = SharedCalls(tmp_path)
+    calls.produce(("orders", 0, ["a"]))
+    other = SharedCalls(tmp_path)
+    assert only(other.consume(("orders", 0, 1)))["next_offset"] == 2
+    calls.produce(("orders", 0, ["b", "c"]))
+    offset = only(calls.consume(("orders", 0, 2)))["next_offset"]
+    # At once: it knows the head of a moment ago.
+    result = only(other.consume(("orders", 0, offset), **bounds))
+    assert (result.get("error"), result["next_offset"], result["high_watermark"]) == (None, 4, 3)
+
+
 def test_an_unknown_partition_is_a_failure_and_is_not_created(calls: SharedCalls) -> None:
     answer = calls.begin("consume", body=_body(("none", 7, 1), max_wait_ms=5000)).answer
     assert (answer.status, only(answer)["error_type"]) == (409, "TopicNotFound")

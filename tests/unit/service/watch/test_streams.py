@@ -10,12 +10,12 @@ import pytest
 
 from shared.contract.api_keys import parse_keys
 from shared.contract.reader_options import ReaderOptions
-from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.http.head import NO_FIELDS, Fields
 from shared.ipc.board import WorkerState
 from shared.ipc.link import NEVER_SENT, SUPERVISOR
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.remote_request import decode_answer, encode_answer
+from shared.ipc.watch_request import WatchRequest, encode_watch_request
 from tests.harness.stage.one_connection import AWAY, HOME, Capped, append, request
 from topicsd.service.call import Call
 from topicsd.stream.sessions import SESSION_TTL_SECONDS

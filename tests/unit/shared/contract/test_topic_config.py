@@ -48,11 +48,13 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "paused": False,
         "retry": None,
         "fair_by": None,
+        "schema": None,
+        "schema_mode": "reject",
     }
 
 
-def test_the_patch_has_every_field_of_the_configuration_durable_and_those_of_shared_topics() -> None:
-    others = {"durable", "placement", "latency"}
+def test_the_patch_has_every_field_of_the_configuration_durable_force_and_those_of_shared_topics() -> None:
+    others = {"durable", "placement", "latency", "force"}
     assert set(TopicConfigPatch.__struct_fields__) == {*TopicConfig.__struct_fields__, *others}
 
 

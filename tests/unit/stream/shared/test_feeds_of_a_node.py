@@ -10,10 +10,10 @@ import pytest
 
 from shared.contract.errors import Refusal
 from shared.contract.seek import Seek
-from shared.contract.watch_request import WatchRequest, encode_watch_request
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.placement import Placement
 from shared.ipc.remote_request import decode_answer
+from shared.ipc.watch_request import WatchRequest, encode_watch_request
 from tests.harness.stage.broker_stage import BROKER, BrokerStage
 from tests.harness.stage.feed_shards import Collector, FakeStream, feed_spec, reader_options
 from topicsd.service.shards.topic_heads import HeadAnswer, TopicHead

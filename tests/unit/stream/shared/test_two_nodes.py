@@ -77,6 +77,7 @@ class Node:
         return msgspec.json.decode(call.answer[1])
 
     def close(self) -> None:
+        self.broker.heads.close()
         self.pools.stop()
         self.catalog.close()
 

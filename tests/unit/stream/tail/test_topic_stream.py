@@ -11,6 +11,7 @@ from tests.harness.shard.one_shard import OneShard, record
 from tests.harness.stage.feed_shards import FeedShards
 from tests.harness.stage.topic_streams import LINES, TopicStreamClient, names_of, records_of
 from topicsd.stream.event_stream import PAUSED_SECONDS_MAX
+from topicsd.stream.tail.stream_id import read_stream_id, stream_id
 
 
 def open_stream(stage: FeedShards, topic: str = "", **query: Any) -> TopicStreamClient:
@@ -169,8 +170,11 @@ def test_more_than_64_topics_are_resumed_too(stage: FeedShards) -> None:
     assert sorted(records_of(events)) == sorted((topic, 1) for topic in topics)
     client.stream.on_lost()
     append(stage, "many3", 2)
+    stage.owner("many5").delete_topic("many5")
     events = open_stream(stage, topics="many*", last_id=events[-1].id).read()
     assert records_of(events) == [("many3", 2)]
+    deleted = [event.data for event in events if event.name == "topic-deleted"]
+    assert [(one["topic"], one["head_seq"]) for one in deleted] == [("many5", 1)]
 
 
 def test_a_deleted_topic_is_followed_again_when_it_is_created_again(stage: FeedShards) -> None:
@@ -240,6 +244,44 @@ def test_a_stream_says_once_that_it_has_no_room_for_more_topics() -> None:
     assert (records_of(events), "topic-limit" in names_of(events)) == ([(named, 1)], False)
     again = open_stream(stage, topics="p*").read()
     assert (len(records_of(again)), names_of(again).count("topic-limit")) == (4, 1)
+
+
+def test_a_full_stream_looks_again_when_a_topic_leaves() -> None:
+    stage = FeedShards(max_watch_topics=2)
+    for number in range(4):
+        append(stage, f"p{number}", 1)
+    client = open_stream(stage, topics="p*")
+    assert names_of(client.read()).count("topic-limit") == 1
+    found = []
+    for topic, limits in (("p0", 1), ("p1", 0)):
+        stage.owner(topic).delete_topic(topic)
+        stage.settle()
+        events = client.read()
+        found += records_of(events)
+        assert (len(records_of(events)), names_of(events).count("topic-limit")) == (1, limits)
+    assert sorted(found) == [("p2", 1), ("p3", 1)]
+
+
+def test_a_topic_whose_position_is_past_its_head_is_not_found_again(stage: FeedShards) -> None:
+    here, away = both(stage, "t")
+    append(stage, here, 1, 2)
+    append(stage, away, 1, 2)
+    last_id = open_stream(stage, topics="t*").read()[-1].id
+    ahead = read_stream_id(last_id)
+    assert ahead is not None
+    ahead = {name: (seq + 7, epoch) for name, (seq, epoch) in ahead.items()}
+    client = open_stream(stage, topics="t*", last_id=stream_id(ahead).decode())
+    events = client.read()
+    assert [event.data["code"] for event in events] == ["position_past_head"] * 2
+    # The search at a shard that restarted lists its topics again.
+    stage.end(1, OneShard.restart)
+    stage.pass_time(1000)
+    append(stage, away, 3)
+    stage.settle()
+    assert records_of(client.read()) == []
+    client.stream.on_lost()
+    again = open_stream(stage, topics="t*", last_id=events[-1].id).read()
+    assert [event.data["code"] for event in again] == ["position_past_head"] * 2
 
 
 def test_topics_of_a_shard_that_was_away_are_found_when_it_is_back(stage: FeedShards) -> None:

@@ -40,9 +40,11 @@ class ReadyJobs:
     def first(self, again_count: int) -> int:
         """Return the seq of the job to claim next, or 0; `again_count` jobs with a `Job` are ready."""
         if self.fair is not None:
+            self._again.tidy(again_count)
             return self.fair.first()
         if again_count:
             if self._urgent is not None and (rank := self._urgent.front()) is not None:
+                self._again.tidy(again_count)
                 return rank & SEQ_MASK
             if front := self._again.front():
                 return front

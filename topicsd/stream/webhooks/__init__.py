@@ -1,0 +1,1 @@
+"""Webhooks: the records of a topic, sent to a URL as signed requests."""
