@@ -35,6 +35,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     is_data: bool
     is_open: bool = False
     """Whether the endpoint needs no key."""
+    is_signed: bool = False
+    """Whether the body has a signature of a node, in place of a key."""
     is_stream: bool = False
     """Whether the response has no end."""
     is_upgrade: bool = False
@@ -132,6 +134,15 @@ _DECLARATIONS: Final[tuple[Endpoint, ...]] = (
     Endpoint("GET", "/metrics", "broker_metrics", _words("read"), is_data=True, is_broker=True),
     Endpoint("GET", "/metrics/prometheus", "broker_prometheus", _words("read"), is_data=True, is_broker=True),
     Endpoint("GET", "/v0/cluster", "cluster", _words("read"), is_data=True, is_broker=True),
+    Endpoint(
+        "POST",
+        "/v0/cluster/commit",
+        "home_commit",
+        _words(""),
+        is_data=True,
+        is_broker=True,
+        is_signed=True,
+    ),
     Endpoint("GET", "/v0/routers", "list_routers", _words("read"), is_data=False),
     Endpoint("PUT", "/v0/routers/:router", "put_router", _words("admin"), is_data=True),
     Endpoint("GET", "/v0/routers/:router", "router_state", _words("read"), is_data=False),

@@ -128,6 +128,14 @@ class BrokerSettings(ServingSettings, frozen=True, kw_only=True):
         ),
     ] = 8 * MIB
 
+    home_commits: Annotated[
+        bool,
+        Setting(
+            help="Send the commits of a shared topic to the broker that is its home, where the catalog is "
+            "etcd or Oxia and the cluster has several nodes."
+        ),
+    ] = True
+
     batch_max_delay_ms: Annotated[
         int,
         Setting(

@@ -9,8 +9,10 @@ import pytest
 
 from tests.harness.brokers.broken_brokers import BROKEN_RULES, Patch
 from tests.harness.brokers.broken_catalogs import BROKEN_CATALOGS, grants_every_claim
+from tests.harness.brokers.broken_homes import BROKEN_HOMES
 from tests.harness.brokers.broken_schedulers import BROKEN_SCHEDULERS
 from tests.harness.brokers.broker_episode import BrokerEpisode
+from tests.harness.brokers.broker_homes import HomeEpisode, open_keys_in_memory
 from tests.harness.brokers.broker_machine import MakeCatalog, open_sqlite
 from tests.harness.brokers.memory_topics import MemoryTopics
 from tests.harness.brokers.scheduled_upkeep import ScheduledEpisode
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("quiet_log")
 
 SEEDS, DEEP_SEEDS = 24, 10_000
 SCHEDULED_SEEDS, DEEP_SCHEDULED_SEEDS = 4, 1000
+HOME_SEEDS, DEEP_HOME_SEEDS = 6, 2000
 SAME_SEEDS = 3
 BROKEN_SEEDS = 60
 RARE = {
@@ -28,6 +31,8 @@ RARE = {
     "commits_condemned_blobs": 13,
     "compacts_without_claims_and_checks": 220,
     "visits_in_the_order_of_the_listing": 2,
+    "takes_a_silent_home_for_one_that_refused": 4,
+    "commits_at_any_time": 20,
 }
 """Broken rules that few histories meet: the first one that does."""
 MakeEpisode = Callable[..., BrokerEpisode]
@@ -135,6 +140,25 @@ def test_a_broken_rule_of_a_broker_is_reported(rule: Patch, monkeypatch: pytest.
 @pytest.mark.parametrize("rule", BROKEN_SCHEDULERS)
 def test_a_broken_rule_of_a_scheduler_is_reported(rule: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     report_broken(rule, MemoryTopics, monkeypatch, ScheduledEpisode)
+
+
+def test_brokers_with_homes_lose_nothing_and_append_nothing_twice() -> None:
+    counts = run_seeds(range(HOME_SEEDS), MemoryTopics, HomeEpisode)
+    for happened in ("lost request", "lost answer", "slow", "taken", "refused", "passed over"):
+        assert counts[f"homes: {happened}"], happened
+    counts = run_seeds(range(1), open_keys_in_memory, HomeEpisode)
+    assert counts["homes: taken"]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("first", range(10_000, 10_000 + DEEP_HOME_SEEDS, 100))
+def test_brokers_with_homes_lose_nothing_in_many_histories(first: int) -> None:
+    run_seeds(range(first, first + 100), MemoryTopics, HomeEpisode)
+
+
+@pytest.mark.parametrize("rule", BROKEN_HOMES)
+def test_a_broken_rule_of_a_home_is_reported(rule: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    report_broken(rule, MemoryTopics, monkeypatch, HomeEpisode)
 
 
 @pytest.mark.parametrize("rule", BROKEN_CATALOGS)

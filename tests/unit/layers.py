@@ -36,7 +36,8 @@ LAYERS: Final = {
     "topicsd/catalog/engines": "topicsd/catalog topicsd/disk shared/",
     "topicsd/catalog/shared": "topicsd/catalog topicsd/catalog/engines shared/",
     "topicsd/broker": f"topicsd/broker/ {_BROKER}",
-    "topicsd/broker/write": f"topicsd/broker {_BROKER}",
+    "topicsd/broker/home": f"topicsd/broker {_BROKER}",
+    "topicsd/broker/write": f"topicsd/broker topicsd/broker/home {_BROKER}",
     "topicsd/broker/read": f"topicsd/broker {_BROKER}",
     "topicsd/broker/upkeep": f"topicsd/broker {_BROKER}",
     "topicsd/engine": "topicsd/engine/ topicsd/segment topicsd/store topicsd/log topicsd/disk shared/",
@@ -86,7 +87,8 @@ LAYERS: Final = {
         "topicsd/stream/ topicsd/engine/ topicsd/broker/ topicsd/catalog/shared topicsd/log shared/"
     ),
     "topicsd/service/cluster": (
-        "topicsd/service topicsd/broker topicsd/broker/upkeep topicsd/broker/write topicsd/catalog/shared"
+        "topicsd/service topicsd/broker topicsd/broker/home topicsd/broker/upkeep topicsd/broker/write"
+        " topicsd/catalog/shared"
         " topicsd/store shared/"
     ),
     "topicsd/service/access": "topicsd/service topicsd/service/input topicsd/engine/ shared/",

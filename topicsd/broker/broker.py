@@ -95,7 +95,7 @@ class Broker:
         self.call_later: Final = loop.call_later
         self.store_url = store.url
         self._catalog = catalog
-        self._lookups = pools.lookups
+        self.lookups = pools.lookups
         self.laggard_reads = pools.laggard_reads
         self.counts = BrokerCounts()
         self.topics = TopicTable(clock, pools.lookups, catalog)
@@ -196,12 +196,16 @@ class Broker:
 
     def list(self, prefix: str, after: str, limit: int) -> Wait:
         """Wait for a page of topics in the order of their names."""
-        return self._lookups.call(partial(self._catalog.list, prefix, after, limit))
+        return self.lookups.call(partial(self._catalog.list, prefix, after, limit))
 
     def close(self) -> None:
         """Refuse new writes and start what is open; the broker is drained when `is_drained`."""
         self.batcher.close()
+        if self.committer.homes is not None:
+            self.committer.homes.home.close()
 
     @property
     def is_drained(self) -> bool:
-        return self.committer.in_flight == 0 and self.batcher.pending_bytes == 0
+        homes = self.committer.homes
+        is_home_idle = homes is None or homes.home.in_flight == 0
+        return is_home_idle and self.committer.in_flight == 0 and self.batcher.pending_bytes == 0

@@ -360,7 +360,7 @@ class Dispatch:
 
     def check_key(self, match: Match, fields: Fields, query: str) -> ApiKey | Refusal | None:
         endpoint = match.endpoint
-        if endpoint.is_open and not self._probes_need_key:
+        if endpoint.is_signed or (endpoint.is_open and not self._probes_need_key):
             return None
         if endpoint.takes_token and fields.sent_key is None:
             token = query_text(query, "token")

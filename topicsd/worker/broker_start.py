@@ -20,17 +20,23 @@ import msgspec
 
 from shared.ipc.board import Slot
 from shared.runtime.clock import Clock
+from shared.runtime.disk_thread import SystemDiskThread
 from shared.runtime.log_setup import fields
 from shared.runtime.retries import Retries
 from shared.settings.catalog_url import chosen_catalog_url
 from shared.settings.settings import Settings
 from topicsd.broker.broker import Broker, BrokerPools, ReadLimits, start_pools
 from topicsd.broker.catalog_of_store import adopt_store
+from topicsd.broker.home.home import Home, HomeCommit
+from topicsd.broker.home.homes import Homes
+from topicsd.broker.home.links import THREADS, HomeLinks
 from topicsd.broker.repeats import Repeats
+from topicsd.broker.steps import Pool
 from topicsd.broker.upkeep.scheduler import UpkeepLimits, UpkeepScheduler
 from topicsd.broker.write.batcher import BatchLimits
 from topicsd.catalog.catalog import CatalogExtraMissing, CatalogRefused
 from topicsd.catalog.open_catalog import catalog_directory, has_catalog_clock
+from topicsd.catalog.shared.key_shared import KeyValueSharedCatalog
 from topicsd.catalog.shared.metered_catalog import CatalogTotals, metered
 from topicsd.catalog.shared.open_shared import open_shared_catalog
 from topicsd.catalog.shared.shared_catalog import SharedCatalog
@@ -71,10 +77,14 @@ class OpenBroker(NamedTuple):
     """Bounds how long one request to the store is repeated."""
     ending: threading.Event
     """Ends the repetitions of requests to the store and the catalog."""
+    links: HomeLinks | None = None
+    """To the brokers of other nodes."""
 
     def close(self) -> None:
         self.ending.set()
         self.broker.heads.close()
+        if self.links is not None:
+            self.links.close()
         self.pools.stop()
         self.catalog.close()
         self.store.close()
@@ -100,7 +110,7 @@ async def open_broker(
                 opening.cancel()
                 return None
         try:
-            store, catalog = opening.result()
+            store, catalog, secret = opening.result()
             break
         except (StoreRefused, CatalogRefused, ExtraMissing, CatalogExtraMissing) as error:
             raise BrokerRefused(str(error)) from error
@@ -116,15 +126,40 @@ async def open_broker(
     identity = _identity(spec, clock)
     reads = read_limits(spec.settings)
     broker = Broker(clock, loop, pools, store, catalog, request_retries, limits, reads, identity.roles)
+    links = None if secret is None else _join_homes(broker, clock, loop, pools, catalog, identity, secret)
     return OpenBroker(
-        broker, pools, store, catalog, catalog_totals, limits, identity, request_retries, ending
+        broker, pools, store, catalog, catalog_totals, limits, identity, request_retries, ending, links
     )
+
+
+def _join_homes(
+    broker: Broker,
+    clock: Clock,
+    loop: asyncio.AbstractEventLoop,
+    pools: BrokerPools,
+    catalog: SharedCatalog,
+    identity: BrokerIdentity,
+    secret: bytes,
+) -> HomeLinks:
+    """Let a broker send commits to the homes of topics, and be one."""
+    threads = [SystemDiskThread(loop, f"home-{number}") for number in range(THREADS)]
+    links = HomeLinks(Pool(threads), clock.monotonic)
+    # A catalog with a secret has a commit with a time.
+    commit: HomeCommit = catalog.commit  # type: ignore[assignment]
+    home = Home(clock, pools.commits, commit, secret)
+    broker.committer.homes = Homes(
+        clock, pools.lookups, catalog.nodes, identity.node, home, secret, links.ask
+    )
+    return links
 
 
 def _open(
     spec: Spec, clock: Clock, retries: Callable[[float], Retries], totals: CatalogTotals
-) -> tuple[MeteredStore, SharedCatalog]:
-    """Open the store and the catalog, and make one request to each; on a thread."""
+) -> tuple[MeteredStore, SharedCatalog, bytes | None]:
+    """Open the store and the catalog, and make one request to each; on a thread.
+
+    The last result is the secret of the cluster, if commits may be sent to homes.
+    """
     settings = spec.settings
     with ExitStack() as opened:
         store = open_store(settings.store_url, RealFs())
@@ -141,8 +176,11 @@ def _open(
         opened.callback(catalog.close)
         catalog.nodes()
         adopt_store(store, catalog, partial(retries, TRY_SECONDS))
+        secret = None
+        if settings.home_commits and isinstance(catalog, KeyValueSharedCatalog):
+            secret = catalog.cluster_secret()
         opened.pop_all()
-    return store, metered(catalog, totals)
+    return store, metered(catalog, totals), secret
 
 
 def open_upkeep(spec: Spec, opened: OpenBroker, clock: Clock, repeats: Repeats) -> UpkeepScheduler | None:

@@ -42,7 +42,7 @@ def acknowledges_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The seqs are guessed, and the commit is made after the answer."""
 
     def commit(
-        self: BlobCommitter, key: str, slices: list[Slice], until: float
+        self: BlobCommitter, key: str, slices: list[Slice], until: float, is_sent: bool = False
     ) -> Steps[CommitOutcome | Refusal]:
         run(COMMIT(self, key, slices, until), lambda outcome: None)
         yield lambda resume: resume(None)
@@ -55,7 +55,7 @@ def shows_records_before_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The records are in the tail cache, at the seqs that they will probably get."""
 
     def commit(
-        self: BlobCommitter, key: str, slices: list[Slice], until: float
+        self: BlobCommitter, key: str, slices: list[Slice], until: float, is_sent: bool = False
     ) -> Steps[CommitOutcome | Refusal]:
         for one, results in zip(slices, _guess(self, slices), strict=True):
             first, last = results[0].first_seq, results[-1].last_seq
@@ -79,7 +79,7 @@ def _guess(self: BlobCommitter, slices: Sequence[Slice]) -> Results:
 
 def takes_a_lost_answer_for_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def commit(
-        self: BlobCommitter, key: str, slices: list[Slice], until: float
+        self: BlobCommitter, key: str, slices: list[Slice], until: float, is_sent: bool = False
     ) -> Steps[CommitOutcome | Refusal]:
         def call(resume: Resume) -> None:
             def end(outcome: Any) -> None:

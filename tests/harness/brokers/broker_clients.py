@@ -319,7 +319,7 @@ class Administrator(BrokerClient):
     ) -> None:
         super().__init__(cluster, machines, book, name, pause_ms)
         self._names = [f"t{number}" if number % 2 else f"t:{number}" for number in range(topics)]
-        self._opened_ns: dict[TopicKey, int] = {}
+        self.opened_ns: dict[TopicKey, int] = {}
 
     def act(self) -> None:
         rng = self.world.rng
@@ -366,9 +366,9 @@ class Administrator(BrokerClient):
         self.world.after(self.world.rng.random() * FENCE_MS, self._open, key, fenced_ns)
 
     def _open(self, key: TopicKey, fenced_ns: list[int]) -> None:
-        if fenced_ns and fenced_ns[0] > self._opened_ns.get(key, 0):
+        if fenced_ns and fenced_ns[0] > self.opened_ns.get(key, 0):
             self.book.check_fence(key, fenced_ns[0], self.world.now_ns)
-        self._opened_ns[key] = self.world.now_ns
+        self.opened_ns[key] = self.world.now_ns
         self.cluster.topics.fence(*key, "OPEN")
 
     def create(self, machine: BrokerMachine, name: str) -> None:

@@ -15,13 +15,16 @@ W4  A blob is committed when no earlier blob with one of its topics is on its wa
     are in the order of the requests, while blobs without a common topic do not wait for each other.
 W5  A blob whose object cannot be put is refused, and was not committed: its parts are definitely not there.
     The object may exist, and is an orphan.
+W6  With homes (`topicsd/broker/home`), slices are sent to the homes of their topics first, in one request
+    each. What a home has not committed for certain is committed here, with the same append ids. Unless the
+    home has refused, its request counts as an earlier one (W2): it may have been done, or may be done until
+    its time is over.
 """
 
 from __future__ import annotations
 
 import errno
 import secrets
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -32,6 +35,7 @@ from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from shared.runtime.retries import Pauses, Retries
 from topicsd.broker.frames_v1 import FRAMES_V1, Texts
+from topicsd.broker.home.homes import Homes
 from topicsd.broker.lls1 import FOLDER, EncodedBlob
 from topicsd.broker.refusals import (
     commit_in_doubt,
@@ -42,8 +46,9 @@ from topicsd.broker.refusals import (
     topic_changed,
     topic_fenced,
 )
-from topicsd.broker.steps import Pool, Resume, Steps, call_reply, run, sleep
+from topicsd.broker.steps import Pool, Resume, Steps, call_reply, run, sleep, together
 from topicsd.broker.topic_table import TopicTable
+from topicsd.broker.turns import TopicTurns, Turn
 from topicsd.broker.write.open_blob import Appended, OpenBlob, OpenSlice, PendingPart
 from topicsd.catalog.catalog import CatalogRefused
 from topicsd.catalog.shared.shared_catalog import REPEATED_MS, PartResult, SharedCatalog, Slice
@@ -90,15 +95,11 @@ class CommitTotals:
         self.condemned = self.in_doubt = self.put_failures = self.repeats = 0
 
 
-class Flight:
+class Flight(NamedTuple):
     """A blob on its way, in the order of the blobs."""
 
-    __slots__ = ("blob", "may_commit", "topics")
-
-    def __init__(self, blob: OpenBlob) -> None:
-        self.blob = blob
-        self.topics = {one.topic for one in blob.slices.values()}
-        self.may_commit: Resume | None = None
+    blob: OpenBlob
+    turn: Turn
 
 
 class BlobCommitter:
@@ -124,21 +125,20 @@ class BlobCommitter:
         self._retries = retries
         self.topics = topics
         self.on_commit = on_commit
-        self._flights: deque[Flight] = deque()
+        self._turns = TopicTurns()
+        self.homes: Homes | None = None
+        """None where commits are made here alone."""
         self.totals = CommitTotals()
 
     @property
     def in_flight(self) -> int:
-        return len(self._flights)
+        return len(self._turns)
 
     def start(self, blob: OpenBlob, on_settled: Callable[[OpenBlob], object]) -> None:
-        flight = Flight(blob)
-        self._flights.append(flight)
+        flight = Flight(blob, self._turns.enter([one.topic for one in blob.slices.values()]))
 
         def end(_: object) -> None:
-            self._flights.remove(flight)
-            on_settled(blob)
-            self._advance()
+            self._turns.leave(flight.turn, partial(on_settled, blob))
 
         run(self.steps(flight), end)
 
@@ -155,11 +155,11 @@ class BlobCommitter:
                 _refuse_all(slices, store_failed(error) if is_refused else store_unavailable(str(error)))
                 return
             yield partial(self.wait_for_turn, flight)
-            outcome = yield from self.commit(key, commits, flight.blob.opened_at + COMMIT_SECONDS)
-            if isinstance(outcome, Refusal):
-                _refuse_all(slices, outcome)
-                return
-            slices = self._settle(key, slices, outcome)
+            until = flight.blob.opened_at + COMMIT_SECONDS
+            if self.homes is None:
+                slices = yield from self._commit_and_settle(key, slices, commits, until)
+            else:
+                slices = yield from self._commit_by_homes(self.homes, key, slices, commits, until)
             self.totals.condemned += bool(slices)
 
     def _put(self, encoded: EncodedBlob) -> Steps[str]:
@@ -176,24 +176,68 @@ class BlobCommitter:
         create_object(self._store, key, parts, self._retries())
 
     def wait_for_turn(self, flight: Flight, resume: Resume) -> None:
-        flight.may_commit = resume
-        self._advance()
+        """Let a blob commit when no earlier one on its way has one of its topics (W4)."""
+        self._turns.wait(flight.turn, resume)
 
-    def _advance(self) -> None:
-        """Let blobs commit that share no topic with an earlier one (W4)."""
-        earlier: set[str] = set()
-        ready: list[Resume] = []
-        for flight in self._flights:
-            if flight.may_commit is not None and earlier.isdisjoint(flight.topics):
-                ready.append(flight.may_commit)
-                flight.may_commit = None
-            earlier |= flight.topics
-        for resume in ready:
-            resume(None)
+    def _commit_by_homes(
+        self, homes: Homes, key: str, slices: list[OpenSlice], commits: list[Slice], until: float
+    ) -> Steps[list[OpenSlice]]:
+        """Commit the slices of each home together, all at the same time (W6)."""
+        waits = []
+        for name, numbers in homes.find([one.topic for one in slices]).items():
+            some, parts = [slices[one] for one in numbers], [commits[one] for one in numbers]
+            if name is None:
+                steps = self._commit_in_turn(homes.home.turns, key, some, parts, until)
+            else:
+                steps = self._commit_at_home(homes, name, key, some, parts, until)
+            waits.append(partial(run, steps))
+        outcomes: list[list[OpenSlice] | OSError] = yield together(waits)
+        left: list[OpenSlice] = []
+        for outcome in outcomes:
+            if isinstance(outcome, OSError):
+                raise outcome
+            left += outcome
+        return left
 
-    def commit(self, key: str, slices: list[Slice], until: float) -> Steps[CommitOutcome | Refusal]:
-        """Commit until the outcome is known (W2)."""
-        is_sent = False
+    def _commit_in_turn(
+        self, turns: TopicTurns, key: str, slices: list[OpenSlice], commits: list[Slice], until: float
+    ) -> Steps[list[OpenSlice]]:
+        """Commit here, in turn with what other brokers have sent for these topics."""
+        turn = turns.enter([one.topic for one in slices])
+        try:
+            yield partial(turns.wait, turn)
+            return (yield from self._commit_and_settle(key, slices, commits, until))
+        finally:
+            turns.leave(turn)
+
+    def _commit_at_home(
+        self,
+        homes: Homes,
+        name: str,
+        key: str,
+        slices: list[OpenSlice],
+        commits: list[Slice],
+        until: float,
+    ) -> Steps[list[OpenSlice]]:
+        reply = yield from homes.commit(name, key, commits, until)
+        if reply.results is not None:
+            return self._settle(key, slices, CommitOutcome(reply.results, False))
+        return (yield from self._commit_and_settle(key, slices, commits, until, reply.may_arrive))
+
+    def _commit_and_settle(
+        self, key: str, slices: list[OpenSlice], commits: list[Slice], until: float, is_sent: bool = False
+    ) -> Steps[list[OpenSlice]]:
+        """Commit here, and answer; return the slices with the parts that were condemned."""
+        outcome = yield from self.commit(key, commits, until, is_sent)
+        if isinstance(outcome, Refusal):
+            _refuse_all(slices, outcome)
+            return []
+        return self._settle(key, slices, outcome)
+
+    def commit(
+        self, key: str, slices: list[Slice], until: float, is_sent: bool = False
+    ) -> Steps[CommitOutcome | Refusal]:
+        """Commit until the outcome is known (W2); `is_sent` says whether a request was made before."""
         pause = PAUSES.first_seconds
         while True:
             try:

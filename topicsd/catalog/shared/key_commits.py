@@ -16,13 +16,16 @@ W4  A commit registers its blob before it reads a topic, so that nothing is writ
 W5  The topics of a blob have nothing in common, so their commits run at the same time.
 W6  All blobs of one call of `condemn` are marked before their topics are touched and looked at. So a call
     reads each topic twice, whatever number of blobs it has.
+W7  A commit with a time asks whether that is over between the read of a topic and its compare-and-set. Append
+    ids were read before then, and the compare-and-set fails after a commit that was made since.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -54,6 +57,7 @@ from topicsd.catalog.shared.seed_documents import (
 )
 from topicsd.catalog.shared.shared_catalog import CONDEMNED_MS, PartResult, SharedExtent, Slice
 
+IsInTime = Callable[[], bool]
 RUN_PARTS: Final = 1000
 """The most parts in one write of the control document: about 60 kB."""
 RECENT_TOPICS: Final = 10_000
@@ -143,12 +147,14 @@ class KeyCommits:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def commit(self, key: str, encoding: str, slices: Sequence[Slice]) -> list[list[PartResult]]:
+    def commit(
+        self, key: str, encoding: str, slices: Sequence[Slice], is_in_time: IsInTime
+    ) -> list[list[PartResult]]:
         names = sorted({one.topic for one in slices})
         self._topics.run(lambda: self.register(key, names))
 
         def commit_one(one: Slice) -> list[PartResult]:
-            return self._commit_slice(key, encoding, one, names)
+            return self._commit_slice(key, encoding, one, names, is_in_time)
 
         if self._threads > 1 and len(slices) > 1:
             with self._lock:
@@ -156,7 +162,9 @@ class KeyCommits:
             return list(self._pool.map(commit_one, slices))
         return [commit_one(one) for one in slices]
 
-    def _commit_slice(self, key: str, encoding: str, one: Slice, names: list[str]) -> list[PartResult]:
+    def _commit_slice(
+        self, key: str, encoding: str, one: Slice, names: list[str], is_in_time: IsInTime
+    ) -> list[PartResult]:
         topics = self._topics
         answers: dict[int, PartResult] = {}
         """The results up to the last run that was written: a later attempt finds its parts repeated."""
@@ -182,6 +190,8 @@ class KeyCommits:
                 run = self._first_part(change.runs[0])
                 self._drop_silent(topic, run, used_ms)
                 extent = run.extent(key, encoding, max(topics.now_ms(), topic.document.created_ms))
+                if not is_in_time():
+                    raise TimeoutError(errno.ETIMEDOUT, f"topic {one.topic}: the time for the commit is over")
                 tried.update(_up_to(run, results))
                 try:
                     self._write(topic, run, extent)

@@ -35,6 +35,7 @@ from topicsd.catalog.shared.seed_documents import (
     CATALOG,
     LAST,
     NODES,
+    SECRET,
     SEQ_END,
     TOPICS,
     CatalogDocument,
@@ -42,6 +43,7 @@ from topicsd.catalog.shared.seed_documents import (
     Control,
     IndexEntry,
     NodeDocument,
+    SecretDocument,
     TopicDocument,
     TopicKeys,
 )
@@ -105,6 +107,18 @@ class KeyValueSharedCatalog:
                 document = CatalogDocument(secrets.token_hex(16))
                 self._topics.put(CATALOG, document, None)
             return document.id
+
+        return self._run(attempt)
+
+    def cluster_secret(self) -> bytes:
+        """Return the secret of the nodes that use this catalog: random, and made once."""
+
+        def attempt() -> bytes:
+            document, _ = self._topics.get(SECRET, SecretDocument)
+            if document is None:
+                document = SecretDocument(secrets.token_bytes(32))
+                self._topics.put(SECRET, document, None)
+            return document.secret
 
         return self._run(attempt)
 
@@ -202,8 +216,11 @@ class KeyValueSharedCatalog:
 
     # -- writes
 
-    def commit(self, key: str, encoding: str, slices: Sequence[Slice]) -> list[list[PartResult]]:
-        return self._commits.commit(key, encoding, slices)
+    def commit(
+        self, key: str, encoding: str, slices: Sequence[Slice], is_in_time: Callable[[], bool] = lambda: True
+    ) -> list[list[PartResult]]:
+        """Commit; with `is_in_time`, change no topic when it returned False after the topic was read (W7)."""
+        return self._commits.commit(key, encoding, slices, is_in_time)
 
     # -- reads
 

@@ -45,6 +45,7 @@ from topicsd.catalog.shared.shared_catalog import (
 )
 
 CATALOG: Final = "topicsd/catalog"
+SECRET: Final = "topicsd/secret"
 TOPICS: Final = "topicsd/topics/"
 NODES: Final = "topicsd/nodes/"
 LAST: Final = "\x7f"
@@ -114,6 +115,11 @@ class CompactorClaim(msgspec.Struct, frozen=True):
 
 class CatalogDocument(msgspec.Struct, frozen=True):
     id: str
+
+
+class SecretDocument(msgspec.Struct, frozen=True):
+    secret: bytes
+    """With it the nodes sign what they send to each other."""
 
 
 class TopicDocument(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 
 from shared.contract.store_prices import PRICES_DATE
 from shared.text.prometheus import family_header
+from topicsd.broker.home.homes import Homes
 from topicsd.broker.upkeep.upkeep_counts import upkeep_lines
 from topicsd.service.cluster.about import BrokerSources
 
@@ -33,6 +34,12 @@ def _counter(section: str, name: str, text: str, read: Callable[[BrokerSources],
 
 def _gauge(section: str, name: str, text: str, read: Callable[[BrokerSources], float]) -> BrokerMetric:
     return BrokerMetric(section, name, "gauge", text, read)
+
+
+def _homes(one: BrokerSources, read: Callable[[Homes], int]) -> int:
+    """Return a number of the homes; 0 for a broker without them."""
+    homes = one.broker.committer.homes
+    return 0 if homes is None else read(homes)
 
 
 METRICS: Final = (
@@ -118,6 +125,30 @@ METRICS: Final = (
         "condemned",
         "Blobs that vacuum had condemned, and that were put again.",
         lambda one: one.broker.committer.totals.condemned,
+    ),
+    _counter(
+        "homes",
+        "sent",
+        "Commits that were sent to the homes of their topics.",
+        lambda one: _homes(one, lambda homes: homes.totals.sent),
+    ),
+    _counter(
+        "homes",
+        "passed_over",
+        "Commits that were made here since the home was silent or refused.",
+        lambda one: _homes(one, lambda homes: homes.totals.passed_over),
+    ),
+    _counter(
+        "homes",
+        "taken",
+        "Commits that were made for other brokers.",
+        lambda one: _homes(one, lambda homes: homes.home.taken_count),
+    ),
+    _counter(
+        "homes",
+        "refused",
+        "Commits of other brokers that were refused, most of them since their time was over or not known.",
+        lambda one: _homes(one, lambda homes: homes.home.refused_count),
     ),
     _counter("catalog", "requests", "Requests.", lambda one: one.catalog_totals.requests.total()),
     _counter("catalog", "failures", "Requests without an answer.", lambda one: one.catalog_totals.failures),

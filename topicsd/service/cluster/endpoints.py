@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from shared.contract.errors import Refusal
+from shared.contract.errors import FORBIDDEN, NOT_IMPLEMENTED, Refusal
 from topicsd.broker.refusals import no_catalog
 from topicsd.broker.steps import Pool
 from topicsd.catalog.shared.shared_catalog import SharedCatalog
@@ -16,6 +16,12 @@ from topicsd.service.cluster.broker_metrics import prometheus, snapshot
 from topicsd.service.cluster.cluster_answer import read_cluster
 from topicsd.service.render import encode
 
+BYTES_TYPE: Final = CONTENT_TYPE + b"application/octet-stream\r\n"
+NO_HOMES: Final = Refusal(
+    NOT_IMPLEMENTED,
+    "the broker takes no commits of others: that needs a key-value catalog and TOPICS_HOME_COMMITS",
+)
+NOT_SIGNED: Final = Refusal(FORBIDDEN, "the body must have the signature of a node of the cluster")
 PROMETHEUS_TYPE: Final = CONTENT_TYPE + b"text/plain; version=0.0.4; charset=utf-8\r\n"
 
 
@@ -31,6 +37,7 @@ class BrokerEndpoints:
             "broker_metrics": self._metrics,
             "broker_prometheus": self._prometheus,
             "cluster": self._cluster,
+            "home_commit": self._home_commit,
         }
 
     def _health(self, call: Call) -> None:
@@ -54,6 +61,21 @@ class BrokerEndpoints:
     def _prometheus(self, call: Call) -> None:
         body = prometheus(self._sources).encode()
         call.send_parts([body], len(body), 200, PROMETHEUS_TYPE)
+
+    def _home_commit(self, call: Call) -> None:
+        """Commit what the broker of another node has put, as the home of its topics."""
+        homes = self._sources.broker.committer.homes
+        if homes is None:
+            call.refuse(NO_HOMES)
+            return
+        body = call.body if call.shared_body is None else bytes(call.shared_body.mapped())
+        homes.home.take(body, partial(self._on_home_answer, call))
+
+    def _on_home_answer(self, call: Call, answer: bytes | None) -> None:
+        if answer is None:
+            call.refuse(NOT_SIGNED)
+        else:
+            call.send_parts([answer], len(answer), 200, BYTES_TYPE)
 
     def _cluster(self, call: Call) -> None:
         self._pool.call(partial(read_cluster, self._catalog))(partial(self._on_cluster, call))
