@@ -30,6 +30,8 @@ from topicsd.log.frame import FrameType
 from topicsd.segment.entry import SegmentEntry
 
 CONTROLS = {struct.__name__: struct for struct in get_args(ControlPayload)}
+# A tick comes at a whole minute, for which the directory is not kept waiting; the golden files have one.
+OF_A_TICK = {"Schedule": {"last_seq"}}
 
 
 def fields_in_use(values: Iterable[Any]) -> set[str]:
@@ -57,7 +59,8 @@ def test_every_control_frame_occurs_with_all_its_fields(everything: Everything, 
     frame_type = control_frame.frame_type_of(CONTROLS[name])
     said = controls(everything)[frame_type.name.lower()]
     used = {field for one in said for field, value in one.items() if value}
-    assert used == set(CONTROLS[name].__struct_fields__)
+    fields, rare = set(CONTROLS[name].__struct_fields__), OF_A_TICK.get(name, set())
+    assert fields - rare <= used <= fields
 
 
 def test_every_section_of_a_snapshot_occurs(everything: Everything) -> None:

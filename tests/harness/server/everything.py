@@ -135,7 +135,7 @@ def build(folder: Path) -> Everything:
     lose_the_machine(folder)
     with server(folder, STAYS_HOT) as running:
         api = TopicClient(running.port, KEY)
-        topics = {"topics": {"found.*": {}}}
+        topics: dict[str, object] = {"topics": {"found.*": {}}}
         running.ask_json("POST", "/v0/watch", topics, f"authorization: Bearer {narrow['key']}")
         second = fill(api, "b")
         continue_after_snapshot(api, first)
