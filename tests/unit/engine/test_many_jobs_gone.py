@@ -12,6 +12,7 @@ from topicsd.engine.queue.claim import drain_claims
 from topicsd.engine.queue.job import Counts
 from topicsd.engine.queue.lease_queue import STEPPED_OVER_MAX
 from topicsd.engine.queue.settle import ack
+from topicsd.engine.retention import retention
 
 JOBS = 40
 AT_ONCE = 3
@@ -98,6 +99,50 @@ def test_what_is_gone_cannot_be_acked_while_it_leaves_and_what_is_not_can() -> N
     assert (reply.answer.done, reply.answer.skipped) == ([31], [30])
     assert counts(stage) == Counts(0, 9, 0, 0, 0)
     assert stage.shard.state.totals.leases_in_flight == 9
+
+
+def steps_of_removal(stage: OneShard, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Truncate the queue after its tenth job; return what each step of the removal of its jobs said."""
+    monkeypatch.setattr(retention, "EACH_MAX", AT_ONCE)
+    steps: list[bool] = []
+    step = lease_queue.LeaseQueue.remove_some
+
+    def remove_some(queue: lease_queue.LeaseQueue) -> bool:
+        steps.append(step(queue))
+        return steps[-1]
+
+    monkeypatch.setattr(lease_queue.LeaseQueue, "remove_some", remove_some)
+    assert stage.delete("q", after_seq=10).deleted == JOBS - 10
+    return steps
+
+
+def test_a_truncation_of_jobs_that_nobody_claimed_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = queue()
+    assert steps_of_removal(stage, monkeypatch) == []
+    assert counts(stage) == Counts(10, 0, 0, 0, 0)
+    assert stage.claimed("q", "w", 100) == [*range(1, 11)]
+
+
+def test_a_truncation_takes_as_long_as_there_are_known_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = queue()
+    stage.claim("q", "w", 15)
+    assert len(steps_of_removal(stage, monkeypatch)) == 15 // AT_ONCE + 1
+    assert [*jobs(stage)] == [*range(1, 11)]
+    assert counts(stage) == Counts(0, 10, 0, 0, 0)
+
+
+@pytest.mark.parametrize("config", [{"order_by": "tag"}, {"fair_by": "tag"}])
+def test_a_truncation_takes_the_tags_of_jobs_that_nobody_claimed(
+    monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
+) -> None:
+    stage = queue(**config)
+    assert len(steps_of_removal(stage, monkeypatch)) == (JOBS - 10) // AT_ONCE + 1
+    claimed: list[int] = []
+    while seqs := stage.claimed("q", "w", 100):
+        claimed += seqs
+        stage.send_settle(ack, "q", "w", *seqs)
+        stage.settle()
+    assert sorted(claimed) == [*range(1, 11)]
 
 
 @pytest.mark.parametrize("lost", ["cap", "ttl"])

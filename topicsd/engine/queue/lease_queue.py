@@ -27,7 +27,7 @@ L9  When very many records are removed at once, their jobs are removed a few at 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, KeysView
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, KeysView
 from itertools import islice
 from typing import Final
 
@@ -102,8 +102,8 @@ class LeaseQueue:
         """Previous dead-letter topics that may hold a copy of a parked job."""
         self.dead_lettered = 0
         self.outcomes = Outcomes()
-        self._removals: deque[tuple[Iterator[int], int]] = deque()
-        """Seqs of removed records whose jobs may still be here, each with the last seq that counts (L9)."""
+        self._removals: deque[tuple[Iterator[int], Container[int]]] = deque()
+        """Seqs whose jobs may still be here, and which of them are of removed records (L9)."""
 
     # -- queries -----------------------------------------------------------------------------------------
 
@@ -345,22 +345,27 @@ class LeaseQueue:
         if last - first < REMOVED_AT_ONCE:
             self._remove_all(range(first, last + 1))
         elif count <= last - first:
-            self.remove_many([seq for seqs in known for seq in seqs], last)
+            self._remove_later([seq for seqs in known for seq in seqs], range(last + 1))
         else:
             self.remove_many(range(first, last + 1))
 
-    def remove_many(self, seqs: Iterable[int], last: int = _EVERY_SEQ) -> None:
-        """Drop the jobs of the removed records `seqs` up to `last`; there may be very many (L9)."""
-        self._removals.append((iter(seqs), last))
-        self._records.schedule_removal()
+    def remove_many(self, seqs: Collection[int]) -> None:
+        """Drop the jobs of the removed records `seqs`; there may be very many (L9)."""
+        has_few_jobs = not self.needs_tags and len(self.known_jobs) < len(seqs)
+        self._remove_later(list(self.known_jobs) if has_few_jobs else seqs, seqs)
+
+    def _remove_later(self, seqs: Collection[int], removed: Container[int]) -> None:
+        if seqs:
+            self._removals.append((iter(seqs), removed))
+            self._records.schedule_removal()
 
     def remove_some(self) -> bool:
         """Drop some jobs whose records are removed; return whether there are more."""
         left = REMOVED_AT_ONCE
         while self._removals and left:
-            seqs, last = self._removals[0]
+            seqs, removed = self._removals[0]
             seq_group = list(islice(seqs, left))
-            self._remove_all([seq for seq in seq_group if seq <= last])
+            self._remove_all([seq for seq in seq_group if seq in removed])
             left -= len(seq_group)
             if left:
                 self._removals.popleft()

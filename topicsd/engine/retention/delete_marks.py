@@ -32,6 +32,13 @@ class DeleteMarks(msgspec.Struct, frozen=True, gc=False):
     def __iter__(self) -> Iterator[int]:
         return compress(range(self.first_seq, self.first_seq + len(self.live)), self.live)
 
+    def __contains__(self, seq: object) -> bool:
+        return (
+            isinstance(seq, int)
+            and 0 <= (index := seq - self.first_seq) < len(self.live)
+            and self.live[index] == 1
+        )
+
     def __len__(self) -> int:
         return self.count
 

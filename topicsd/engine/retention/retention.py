@@ -178,7 +178,8 @@ def delete_matches(
 
 def _remove_jobs(queue: LeaseQueue, seqs: list[int] | DeleteMarks, count_so_far: int) -> None:
     if count_so_far > EACH_MAX:
-        queue.remove_many(seqs)
+        # A list is slow to search.
+        queue.remove_many(seqs if isinstance(seqs, DeleteMarks) else dict.fromkeys(seqs))
         return
     for seq in seqs:
         queue.remove(seq)

@@ -25,9 +25,9 @@ _decode_meta: Final = msgspec.json.Decoder(_Meta).decode
 
 
 def events_of(result: ReadAnswer | Chunk, records: Iterable[bytes | memoryview]) -> bytes:
-    """Return records, which are separated by commas, as a list of events."""
+    """Return records, which are separated by commas, as a list of events, and a line end."""
     events = [_event(result, record) for record in _decode(b"[%b]" % b"".join(records))]
-    return encode(events)
+    return encode(events) + b"\n"
 
 
 def _event(result: ReadAnswer | Chunk, record: RenderedRecord) -> dict[str, object]:
