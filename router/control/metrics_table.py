@@ -165,6 +165,26 @@ SHARD_METRICS: Final[tuple[ShardMetric, ...]] = (
         lambda slot: slot.tombstones_total,
     ),
     counter(
+        "topics_webhook_requests_total",
+        "Requests of webhooks that ended.",
+        lambda slot: slot.webhook_requests_total,
+    ),
+    counter(
+        "topics_webhook_failures_total",
+        "Requests of webhooks that were not accepted.",
+        lambda slot: slot.webhook_failures_total,
+    ),
+    counter(
+        "topics_webhook_dead_batches_total",
+        "Batches of webhooks that went to a dead-letter topic.",
+        lambda slot: slot.webhook_dead_batches_total,
+    ),
+    gauge(
+        "topics_webhooks_open",
+        "Webhooks whose circuit breaker is open.",
+        lambda slot: slot.webhooks_open,
+    ),
+    counter(
         "topics_requests_forwarded_total",
         "Requests answered by another process over the link.",
         lambda slot: slot.forwarded_total,

@@ -17,8 +17,8 @@ from router.control.topic_list import ListPage, ListQuery, list_page
 from shared.contract.errors import ROUTER_NOT_FOUND, Refusal
 from shared.contract.names import is_route_name, refuse_route_name, refuse_topic_name
 from shared.contract.query import query_text
-from shared.contract.route_rule import RouteQuery, RouteRule, RouteStatus, TopicDeletion
-from shared.contract.webhook import WebhookStatus, is_url
+from shared.contract.route_rule import RouteQuery, RouteRule, RouteStatus, TopicDeletion, WebhookStatus
+from shared.http.webhook_target import is_url
 from shared.runtime.clock import Clock
 
 ROUTER: Final = "router"

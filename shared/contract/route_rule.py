@@ -2,14 +2,43 @@
 
 A rule names a source, a destination and a filter. The log of the destination's shard stores it, or that of
 the source's shard when the destination is a URL. It crosses the link to the supervisor, which knows the rules
-of all shards. The API calls a route a router.
+of all shards. The API calls a route a router, and one to a URL a webhook, whose secret no
+answer has.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from shared.contract.webhook import WebhookOptions, WebhookStatus
+
+class WebhookOptions(msgspec.Struct, array_like=True, frozen=True):
+    """The part of a route's rule that only a webhook has."""
+
+    secret: str
+    """The key of the signatures, as `whsec_` and base64; empty in a change that keeps the present one."""
+    is_lines: bool = False
+    """Whether a body is lines of JSON instead of one object."""
+    batch: int = 100
+    """The maximum number of records in one request."""
+    timeout_ms: int = 10_000
+    dead_letter: str = ""
+    """The topic for batches that failed `max_attempts` times; empty when the route retries for ever."""
+    max_attempts: int = 0
+
+
+class WebhookStatus(msgspec.Struct, array_like=True):
+    """What became of the requests of a webhook since its shard started."""
+
+    attempts: int = 0
+    """The number of failed requests for the present batch."""
+    last_status: int = 0
+    """The status of the last response; 0 when the last request had none."""
+    last_error: str = ""
+    """Why the last request failed; empty when it did not."""
+    lag: int = 0
+    """The number of seqs of the source that are not delivered."""
+    open_until: int = 0
+    """The time until which the circuit breaker sends nothing; 0 when it is closed."""
 
 
 class RouteRule(msgspec.Struct, array_like=True, frozen=True):

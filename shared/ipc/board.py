@@ -261,13 +261,16 @@ class Slot:
     topic_moves_failed_total = _Word(371)
     move_pause_us = _Word(372)
     """The pause of writes in the last move."""
+    webhook_requests_total = _Word(380)
+    webhook_failures_total = _Word(381)
+    webhook_dead_batches_total = _Word(382)
+    webhooks_open = _Word(383)
     is_export_away = _Word(416)
     """1 while nothing is exported because the store or the catalog does not answer."""
     export_waiting_segments = _Word(417)
     """Sealed segments that are not exported, as of the last round, and their bytes."""
     export_waiting_bytes = _Word(418)
     export_oldest_seconds = _Word(419)
-    """The age of the oldest of them."""
     export_segments_total = _Word(420)
     """Segments that were exported, and their bytes."""
     export_bytes_total = _Word(421)

@@ -18,6 +18,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "diff": {"after_seq": 0},
     "delete_records": {"before_seq": 1},
     "put_cursor": {"after_seq": 0},
+    "put_schedule": {"cron": "@daily"},
     "claim": {"node": "w"},
     "ack": {"node": "w", "seqs": [1]},
     "nack": {"node": "w", "seqs": [1]},

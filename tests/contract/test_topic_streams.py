@@ -138,6 +138,32 @@ def test_refusals(server: WholeServer) -> None:
         assert client.ask("HEAD", "/v0/topics/absent/stream").status == 200
 
 
+def create_session(server: WholeServer, *words: str) -> str:
+    body = {"topics": {word: {} for word in words}, "missing": "wait"}
+    return str(server.ask_json("POST", "/v0/watch", body)["stream_url"])
+
+
+def test_a_session_finds_topics_of_all_shards_over_both_protocols(server: WholeServer) -> None:
+    old, new, later = names(server, "found.old"), names(server, "found.new"), names(server, "found-later")
+    for topic in old:
+        append(server, topic, 1)
+    target = create_session(server, "found.*", *later)
+    with EventClient(server.port, target).begin() as client:
+        assert sorted(client.records(len(old))) == sorted((topic, 1) for topic in old)
+        for topic in (*new, *later):
+            append(server, topic, 1)
+        expected = sorted((topic, 1) for topic in (*new, *later))
+        assert sorted(client.records(len(expected))) == expected
+        for topic in new:
+            append(server, topic, 2)
+        event = client.next()
+        while event.name != "record":
+            event = client.next()
+    with H2Client(server.port) as connection:
+        rest = H2Events(connection, target, f"last-event-id: {event.id}").records(len(new) - 1)
+        assert sorted([(event.data["topic"], 2), *rest]) == sorted((topic, 2) for topic in new)
+
+
 class ResumingReader:
     """A reader of a stream that opens it again with the last id when its worker is killed."""
 
@@ -177,13 +203,16 @@ class ResumingReader:
 
 
 @pytest.mark.slow
-def test_a_stream_continues_while_shards_are_killed(server: WholeServer) -> None:
+@pytest.mark.parametrize("is_session", [False, True])
+def test_a_stream_continues_while_shards_are_killed(server: WholeServer, is_session: bool) -> None:
     """Each record once and in order, also of topics that are created between two kills."""
-    reader, count = ResumingReader(server, "/v0/stream?topics=killed*"), 0
+    prefix = "killed-watch" if is_session else "killed"
+    target = create_session(server, f"{prefix}.*") if is_session else f"/v0/stream?topics={prefix}.*"
+    reader, count = ResumingReader(server, target), 0
     topics = []
     for number in range(4):
         shard = number % server.shards
-        topics.append(server.topic_of(shard, f"killed{number}"))
+        topics.append(server.topic_of(shard, f"{prefix}.{number}"))
         for topic in topics:
             append(server, topic, 1, 2)
         count += 2 * len(topics)

@@ -1,13 +1,8 @@
 """The golden data directories of the running WAL format, and what a shard opened on them has to show.
 
-Run it once for each format version that is released, and for each kind of frame that comes to it later, and
-commit what it writes; what is there stays as it is, whatever the code does by then::
-
-    .venv/bin/python -m tests.golden.make_golden
-
-The input is fixed: clock, names, payloads, epochs. It takes every kind of frame that the version began with,
-several files, a batch that a killed process left torn, a machine that went down without a clean end, and
-ends cleanly.
+`.venv/bin/python -m tests.golden.make_golden` writes those of new format versions and of new kinds of frames;
+what is there stays as it is. The input is fixed. It has every kind of frame that the version began with,
+several files, a torn batch of a killed process, a machine that went down, and a clean end.
 """
 
 from __future__ import annotations
@@ -15,35 +10,30 @@ from __future__ import annotations
 import json
 import os
 import sys
-from binascii import b2a_base64
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
-from shared.contract.reader_options import ReaderOptions
-from shared.contract.route_rule import RouteRule
+from shared.contract.route_rule import RouteRule, WebhookOptions
 from shared.contract.schedule_rule import ScheduleRule
 from shared.contract.tag_filter import TagFilter
 from shared.contract.topic_config import RetryPatch
+from tests.golden.descriptions import describe, describe_routes, describe_schedules, describe_sessions
 from tests.harness.machine.faults import ProcessKilled
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.shard.one_shard import OneShard, RecordedReply, record
 from tests.harness.shard.shard_driver import DATA_DIR
-from tests.harness.shard.shard_reader import read_now
 from tests.harness.stage.route_shards import start_routes
-from topicsd.engine.requests import BytesRecord, ReadAnswer, ReadRequest, TopicState
-from topicsd.engine.routes.route import delete_route
+from topicsd.engine.requests import BytesRecord
+from topicsd.engine.routes.route import delete_route, put_route
+from topicsd.engine.routes.step import note_delivered
 from topicsd.engine.schedules.change import delete_schedule, put_schedule
 from topicsd.engine.session_log import log_session, log_session_end
-from topicsd.engine.shard import Shard
-from topicsd.engine.topic_admin import topic_state
 from topicsd.log.control_frame import SessionFrame
 from topicsd.log.file_header import VERSION
-from topicsd.log.frame import Record
 
 GOLDEN = Path(__file__).parent
 STARTED_MS = 1_750_000_000_000
@@ -151,6 +141,35 @@ def make_filters(one: OneShard) -> None:
         log_session(one.shard.state, session, RecordedReply())
         one.settle()
     one.append("orders", record({"id": 2}, tag="x.eu"))
+    one.close(checkpoint=False)
+
+
+def make_searches(one: OneShard) -> None:
+    """Watch sessions that look for topics: with topics, within prefixes, and without any topic yet."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    plain = SessionFrame(
+        b"search with topic", "", ["orders"], [1], [1], limit=256, bytes_max=262_144, heartbeat_ms=15_000
+    )
+    searches = [
+        msgspec.structs.replace(plain, topic_filter=TagFilter(frozenset(["orders", "later"]))),
+        msgspec.structs.replace(
+            plain,
+            session=b"search of nothing",
+            names=[],
+            from_seqs=[],
+            epochs=[],
+            topic_filter=TagFilter(frozenset(), ("shop.",), ("*.e?",)),
+            within=("shop.", "x.eu"),
+        ),
+    ]
+    ended = msgspec.structs.replace(searches[1], session=b"ended search-----")
+    for session in (*searches, ended):
+        log_session(one.shard.state, session, RecordedReply())
+        one.settle()
+    log_session_end(one.shard.state, ended.session)
+    one.append("orders", record({"id": 2}))
     one.close(checkpoint=False)
 
 
@@ -266,6 +285,47 @@ def make_queues(one: OneShard) -> None:
     one.close(checkpoint=False)
 
 
+def make_schemas(one: OneShard) -> None:
+    """Write topics with a schema of each mode, and one whose schema changed."""
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.put("checked", schema=schema)
+    one.append("checked", {"id": 1})
+    one.put("warned", schema=schema, schema_mode="warn")
+    one.append("warned", "no order")
+    one.put("off", schema=schema, schema_mode="off")
+    one.put("off", schema={**schema, "required": ["id", "total"]}, force=True)
+    one.put("free", schema=schema)
+    one.put("free", schema=None)
+    one.close(checkpoint=False)
+
+
+def make_webhooks(one: OneShard) -> None:
+    """Write webhooks: one that changes and delivers, one with all options, and one that ends."""
+    one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
+    state, secret = one.shard.state, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    options = WebhookOptions(secret, True, 7, 500, "dead", 3)
+    rules = [
+        RouteRule("hook", "orders", "https://shop.example/in", webhook=WebhookOptions(secret)),
+        RouteRule("all", "orders", "https://shop.example/", ["tag", "Eq", "paid"], webhook=options),
+        RouteRule("ends", "orders", "https://shop.example/in", webhook=options),
+    ]
+    for rule in (*rules, msgspec.structs.replace(rules[0], dest="https://shop.example/new")):
+        put_route(state, rule, RecordedReply())
+        one.settle()
+    created = record(b'{ "id":1, "total":10.50 }', tag="order/1", node="shop-1", meta={"trace": "4bf92f"})
+    one.append("orders", created, idempotency_key=KEY)
+    one.append("orders", record({"id": 2}, tag="paid"))
+    for seq in (1, 2):
+        assert note_delivered(state, state.routes["hook"], 1, seq) is None
+        one.settle()
+    delete_route(state, "ends", RecordedReply())
+    one.settle()
+    one.close(checkpoint=False)
+
+
 def make_schedules(one: OneShard) -> None:
     """Schedules with jobs, of which one is paused and one ends."""
     one.put("orders", durability="fsync", idempotency_window_ms=3_600_000)
@@ -295,6 +355,9 @@ MAKERS = {
     f"wal-format-{VERSION}-ranges": make_ranges,
     f"wal-format-{VERSION}-filters": make_filters,
     f"wal-format-{VERSION}-queues": make_queues,
+    f"wal-format-{VERSION}-schemas": make_schemas,
+    f"wal-format-{VERSION}-webhooks": make_webhooks,
+    f"wal-format-{VERSION}-searches": make_searches,
     f"wal-format-{VERSION}-schedules": make_schedules,
 }
 # With files of the first size the others would have been checkpointed into segments.
@@ -307,86 +370,11 @@ FILE_BYTES = {
     make_ranges: 16384,
     make_filters: 16384,
     make_queues: 16384,
+    make_schemas: 16384,
+    make_webhooks: 16384,
+    make_searches: 8192,
     make_schedules: 16384,
 }
-
-
-def describe_routes(shard: Shard) -> dict[str, Any]:
-    return {
-        name: {
-            "rule": msgspec.structs.asdict(route.rule),
-            "source_epoch": route.source_epoch,
-            "seq": route.seq,
-            "source_head": route.source_head,
-            "forwarded_total": route.forwarded_total,
-        }
-        for name, route in shard.state.routes.items()
-    }
-
-
-def describe_schedules(shard: Shard) -> dict[str, Any]:
-    return {
-        f"{topic.name}/{schedule.name}": {
-            "rule": msgspec.to_builtins(msgspec.structs.asdict(schedule.rule)),
-            "reached_ms": schedule.reached_ms,
-            "last_seq": schedule.last_seq,
-        }
-        for topic in shard.state.scheduled
-        for schedule in topic.schedules.values()
-    }
-
-
-def describe_sessions(shard: Shard) -> dict[str, Any]:
-    return {
-        session.hex(): {
-            **msgspec.structs.asdict(session_frame),
-            "session": session.hex(),
-            "match": msgspec.to_builtins(session_frame.match),
-        }
-        for session, session_frame in shard.state.watch_sessions.items()
-    }
-
-
-def describe(shard: Shard) -> dict[str, Any]:
-    """What clients see: states, and the answers that lead a reader from the start to the head."""
-    topics: dict[str, Any] = {}
-    for name in shard.topic_names():
-        state = topic_state(shard.state, name)
-        assert isinstance(state, TopicState)
-        answers, cursor = [], 0
-        while not answers or not answers[-1]["caught_up"]:
-            answer = read_now(shard.state, name, ReadRequest(cursor, ReaderOptions(limit=100)))
-            assert isinstance(answer, ReadAnswer)
-            answers.append(described(answer))
-            cursor = answer.next_from_seq
-        state_fields = {
-            field: getattr(state, field) for field in state.__struct_fields__ if field != "config"
-        }
-        config = msgspec.to_builtins(state.config)
-        topics[name] = {"state": state_fields, "config": config, "answers": answers}
-    return topics
-
-
-def described(answer: ReadAnswer) -> dict[str, Any]:
-    tombstone = answer.tombstone
-    return {
-        "tombstone": tombstone and {name: getattr(tombstone, name) for name in tombstone.__struct_fields__},
-        "next_from_seq": answer.next_from_seq,
-        "caught_up": answer.caught_up,
-        "records": [
-            [one.seq, one.ts, _data_text(one), *map(text_of, (one.tag, one.node, one.meta))]
-            for one in answer.records
-        ],
-    }
-
-
-def _data_text(one: Record) -> str | None:
-    """Return JSON as it is, and bytes as base64 with a mark that no JSON begins with."""
-    return f"base64:{b2a_base64(one.data, newline=False).decode()}" if one.is_bytes else text_of(one.data)
-
-
-def text_of(part: bytes | None) -> str | None:
-    return None if part is None else part.decode()
 
 
 def main() -> int:

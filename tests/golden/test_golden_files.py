@@ -11,14 +11,8 @@ import pytest
 
 from shared.runtime.disk_thread import Threads
 from shared.settings.settings import Settings
-from tests.golden.make_golden import (
-    GOLDEN,
-    KEY,
-    describe,
-    describe_routes,
-    describe_schedules,
-    describe_sessions,
-)
+from tests.golden.descriptions import describe, describe_routes, describe_schedules, describe_sessions
+from tests.golden.make_golden import GOLDEN, KEY
 from tests.harness.machine.manual_clock import ManualClock
 from tests.harness.machine.manual_loop import ManualLoop, StepThread
 from tests.harness.shard.one_shard import RecordedReply, record

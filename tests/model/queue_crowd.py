@@ -1,7 +1,8 @@
 """Producers, hundreds of workers that may go silent, and operators, over queues on two shards.
 
-Some jobs are delayed, and some queues are ordered by tag. Either shard may be killed or lose power at any
-call, and the clock may step. The model identifies a job by the number in its data, because its seq changes on
+Some jobs are delayed or have a priority, some claims wait for jobs, and some queues are ordered by tag, fair
+to tags, or delay jobs that were not done. Either shard may be killed or lose power at any call, and the clock
+may step. The model identifies a job by the number in its data, because its seq changes on
 the way to the dead-letter topic and back.
 """
 
@@ -20,7 +21,9 @@ WORKERS = 200
 QUEUES = {"jobs-0": "failed-1", "mail-1": "parked-0", "local-0": "parked-0"}
 """The queues, with their dead-letter topics."""
 LEASES_MS = (200, 200, 2000, 30_000)
+WAITS_MS = (0, 0, 0, 400, 20_000)
 TAGS = (None, "x", "y", "z")
+RETRY = {"base_ms": 300, "factor": 2, "max_ms": 1000}
 
 
 class KnownJob:
@@ -36,6 +39,15 @@ class KnownJob:
         """The number of acks of the job without an answer."""
         self.lease = ""
         self.held_until = 0
+        self.retry_ms = 0
+        """The back-off after the present delivery."""
+        self.is_last = False
+        """Whether the present delivery is the last one: then no wait precedes the dead-letter topic."""
+        self.returned_until = 0
+        """When the wait after a delivery ends."""
+
+    def forget_leases(self) -> None:
+        self.lease, self.held_until, self.returned_until = "", 0, 0
 
 
 class HeldLease:
@@ -55,10 +67,13 @@ class QueueCrowd:
         self.keeps_leases = {queue: rng.random() < 0.6 for queue in QUEUES}
         self.deliveries_max = {queue: rng.choice((0, 1, 1, 2)) for queue in QUEUES}
         self.is_in_order = {queue: rng.random() < 0.5 for queue in QUEUES}
+        self.backs_off = {queue: rng.random() < 0.4 for queue in QUEUES}
         self.jobs: dict[int, KnownJob] = {}
         self.leases: list[HeldLease] = []
         self.superseded: list[HeldLease] = []
         """Leases that the same worker has replaced by a newer lease of the job."""
+        self.waiting: list[RecordedReply] = []
+        """Claims that wait for jobs, also those whose shard was lost."""
         self.counts: Counter[str] = Counter()
         for queue, dead in QUEUES.items():
             self._request("put_topic", dead, {"durable": True})
@@ -69,6 +84,8 @@ class QueueCrowd:
                 "max_deliveries": self.deliveries_max[queue],
                 "dead_letter": dead,
                 "order_by": "tag" if self.is_in_order[queue] else None,
+                "fair_by": rng.choice(("tag", None)),
+                "retry": RETRY if self.backs_off[queue] else None,
             }
             self._request("put_topic", queue, config)
 
@@ -98,7 +115,7 @@ class QueueCrowd:
             not_before = self.stage.clock.now_ms() + delay_ms
             self.jobs.update((number, KnownJob(queue, tag, not_before)) for number in numbers)
             records = [{"data": number, "tag": tag} for number in numbers]
-            body = {"records": records, "delay_ms": delay_ms}
+            body = {"records": records, "delay_ms": delay_ms, "priority": self.rng.choice((0, 0, 5, 9))}
             sent.append((numbers, self.stage.send("append", queue, body)))
         self.stage.settle()
         for numbers, reply in sent:
@@ -113,9 +130,16 @@ class QueueCrowd:
                 self.rng.choice(list(QUEUES)),
                 f"w{self.rng.randrange(self.rng.choice((3, 3, WORKERS)))}",
             )
-            body = {"node": worker, "max": self.rng.randint(1, 4), "lease_ms": self.rng.choice(LEASES_MS)}
-            self.stage.send("claim", queue, body, partial(self._on_claimed, queue, worker))
+            body = {
+                "node": worker,
+                "max": self.rng.randint(1, 4),
+                "lease_ms": self.rng.choice(LEASES_MS),
+                "wait_ms": self.rng.choice(WAITS_MS),
+            }
+            reply = self.stage.send("claim", queue, body, partial(self._on_claimed, queue, worker))
+            self.waiting.append(reply)
         self.stage.settle()
+        self.waiting = [one for one in self.waiting if not one.has_answer]
 
     def _on_claimed(self, queue: str, worker: str, answer: Any) -> None:
         for one in answer["claimed"]:
@@ -125,20 +149,34 @@ class QueueCrowd:
         number, job = job_body["data"], self.jobs[job_body["data"]]
         assert job.queue == queue
         assert not job.is_done, f"{number} was done, and {worker} leased it"
+        now_ms = self.stage.clock.now_ms()
+        if job.held_until <= now_ms:
+            self._end_lease(job)
         assert not job.held_until, f"{number} has two holders"
-        assert job.not_before <= self.stage.clock.now_ms(), f"{number} is delayed"
+        assert job.not_before <= now_ms, f"{number} is delayed"
+        assert job.returned_until <= now_ms, f"{number} was not done, and did not wait"
+        self.counts["after a back-off"] += job.returned_until > 0
         if self.is_in_order[queue] and job.tag is not None:
             self._check_turn(job_body["$seq"], number)
         bound = self.deliveries_max[queue]
         assert not bound or job_body["deliveries"] <= bound
         job.exists = True
-        job.lease, job.held_until = job_body["lease_id"], job_body["deadline"]
+        job.lease, job.held_until, job.returned_until = job_body["lease_id"], job_body["deadline"], 0
+        job.is_last = job_body["deliveries"] == bound
+        retry_ms = min(RETRY["base_ms"] << job_body["deliveries"] >> 1, RETRY["max_ms"])
+        job.retry_ms = retry_ms if self.backs_off[queue] and not job.is_last else 0
         # The worker has the same job under a new lease, and may still ack it under the old one.
         again = [one for one in self.leases if (one.worker, one.number) == (worker, number)]
         self.leases = [one for one in self.leases if one not in again]
         self.superseded += again
         self.leases.append(HeldLease(worker, number, job_body["$seq"], job_body["lease_id"]))
         self.counts["claimed"] += 1
+
+    def _end_lease(self, job: KnownJob) -> None:
+        """Note that the lease of a job has run out, if it has one."""
+        if job.held_until and job.retry_ms:
+            job.returned_until = job.held_until + job.retry_ms
+        job.held_until = 0
 
     def _check_turn(self, seq: int, number: int) -> None:
         """Check that no other job of the tag is leased, and that earlier ones are removed or parked."""
@@ -176,8 +214,9 @@ class QueueCrowd:
                 "seqs": [one.seq for one in of_worker],
                 "lease_ids": [one.lease for one in of_worker],
             }
-            if verb == "nack":
-                body["delay_ms"] = self.rng.choice((0, 0, 500))
+            delay_ms = self.rng.choice((None, 0, 500))
+            if verb == "nack" and delay_ms is not None:
+                body["delay_ms"] = delay_ms
             if verb == "extend":
                 body["lease_ms"] = self.rng.choice(LEASES_MS)
             else:
@@ -185,7 +224,7 @@ class QueueCrowd:
             if verb == "ack":
                 for one in of_worker:
                     self.jobs[one.number].doubts += 1
-            then = partial(self._on_settled, verb, of_worker)
+            then = partial(self._on_settled, verb, of_worker, delay_ms=delay_ms)
             sent.append((verb, of_worker, self.stage.send(verb, queue, body, then)))
         self.stage.settle()
         for verb, settled, reply in sent:
@@ -206,7 +245,10 @@ class QueueCrowd:
             self.stage.send("ack", self.jobs[one.number].queue, body, partial(self._on_settled, "ack", [one]))
         self.stage.settle()
 
-    def _on_settled(self, verb: str, settled: list[HeldLease], answer: Any) -> None:
+    def _on_settled(
+        self, verb: str, settled: list[HeldLease], answer: Any, delay_ms: int | None = None
+    ) -> None:
+        now_ms = self.stage.clock.now_ms()
         for one in settled:
             job = self.jobs[one.number]
             is_last = job.lease == one.lease
@@ -223,9 +265,10 @@ class QueueCrowd:
                 assert not job.is_done, f"{one.number} is done twice"
                 job.is_done = True
             elif verb == "nack":
-                job.held_until = 0
+                wait_ms = job.retry_ms if delay_ms is None else delay_ms
+                job.held_until, job.returned_until = 0, 0 if job.is_last else now_ms + wait_ms
             else:
-                job.held_until = answer["deadlines"][str(one.seq)]
+                job.held_until, job.returned_until = answer["deadlines"][str(one.seq)], 0
 
     def go_silent(self) -> None:
         """Let some workers disappear."""
@@ -256,7 +299,7 @@ class QueueCrowd:
         number = next(at for at, shard in enumerate(self.stage.shards) if shard.disk is disk)
         for job in self.jobs.values():
             if job.queue.endswith(str(number)) and not self.keeps_leases[job.queue]:
-                job.lease, job.held_until = "", 0
+                job.forget_leases()
         if self.rng.random() < 0.5:
             return disk.after_process_kill()
         return disk.after_power_cut(Random(self.rng.random()))
@@ -278,10 +321,16 @@ class QueueCrowd:
 
     def check(self) -> None:
         now_ms = self.stage.clock.now_ms()
+        self.counts["waited"] += sum(
+            one.has_answer and bool(one.answer[1]["claimed"]) for one in self.waiting
+        )
+        self.waiting = [one for one in self.waiting if not one.has_answer]
         for job in self.jobs.values():
             # A job that was due once may have been collected, even if the clock steps back later.
             if job.held_until <= now_ms:
-                job.held_until = 0
+                self._end_lease(job)
+            if job.returned_until <= now_ms:
+                job.returned_until = 0
             if job.not_before <= now_ms:
                 job.not_before = 0
         for queue in QUEUES:
@@ -300,6 +349,8 @@ class QueueCrowd:
         """Without further crashes, check that each job is in its queue once, and drain the queues."""
         for shard in self.stage.shards:
             shard.disk.kill_process_after(1 << 60)
+        self.stage.pass_time(max(WAITS_MS))
+        assert not any(shard.shard.state.claim_lines for shard in self.stage.shards)
         self._wait_for_all()
         for _ in range(50):
             self.stage.pass_time(1000)

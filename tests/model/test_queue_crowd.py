@@ -24,6 +24,6 @@ def test_a_crowd_of_workers_does_each_job_once_in_long_runs(seed: int) -> None:
     crowd = QueueCrowd(seed)
     crowd.run(1500)
     print(crowd.counts)
-    events = ("ack", "nack", "redriven", "crashes", "crashes during work")
+    events = ("ack", "nack", "redriven", "crashes", "crashes during work", "waited")
     assert min(crowd.counts[event] for event in events) > 0
     assert not any(crowd.is_in_order.values()) or crowd.counts["in turn"] > 0

@@ -198,9 +198,8 @@ class TopicStreamModel:
         """Connect all clients and let them read to the end."""
         self.stage.reconnect()
         self.stage.pass_time(2000)
+        self._return()
         for client in self.clients:
-            if client.connection is None:
-                client.connect()
             assert client.connection is not None
             client.connection.stream.unpause()
         for _ in range(3):

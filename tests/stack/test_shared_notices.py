@@ -186,7 +186,7 @@ def proxy(url: str) -> Iterator[CutProxy]:
         yield proxy
 
 
-def test_a_process_with_a_thousand_connections_is_told_too(two: Two) -> None:
+def test_a_process_with_a_thousand_connections_gets_notices_too(two: Two) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as opened:
         opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)

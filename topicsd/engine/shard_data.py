@@ -74,7 +74,7 @@ class ShardData:
         """The watch sessions, which survive restarts, by the random part of their id."""
         self.routes: dict[str, RouteState] = {}
         """The routes that copy into topics of this shard, by name."""
-        self.scheduled: dict[Topic, None] = {}
+        self.queues_with_schedules: dict[Topic, None] = {}
         """The queues with schedules."""
         self.referred_bytes = 0
         """The bytes of records by reference since the last checkpoint; the log itself holds none of them."""
@@ -164,7 +164,7 @@ class ShardData:
             self.totals.queue_count -= 1
             self.totals.leases_in_flight -= topic.queue.counts().in_flight
         self.totals.by_class[topic.config.durability] -= 1
-        self.scheduled.pop(topic, None)
+        self.queues_with_schedules.pop(topic, None)
         for route in topic.routes.values():
             # Another topic may have a route of this name since this one departed.
             if self.routes.get(route.rule.name) is route:
@@ -174,9 +174,9 @@ class ShardData:
     def note_schedules(self, topic: Topic) -> None:
         """Note that the schedules of a topic of this shard have changed."""
         if topic.schedules:
-            self.scheduled[topic] = None
+            self.queues_with_schedules[topic] = None
         else:
-            self.scheduled.pop(topic, None)
+            self.queues_with_schedules.pop(topic, None)
 
     def gets_dead_letters(self, name: str) -> bool:
         """Return whether a queue of this shard has the name as its dead-letter topic."""

@@ -18,9 +18,8 @@ import msgspec
 from shared.contract.reader_options import ReaderOptions
 from shared.contract.route_rule import RouteRule
 from shared.contract.schedule_rule import ScheduleRule
-from shared.contract.tag_filter import TagFilter
+from shared.contract.tag_filter import TagFilter, TopicSelection
 from shared.contract.topic_config import TopicConfig
-from shared.contract.topic_selection import TopicSelection
 from topicsd.log.frame import FrameDamage, FrameType, LogFrame, encode_frame
 
 

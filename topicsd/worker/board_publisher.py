@@ -47,7 +47,7 @@ class BoardPublisher:
         slot.routes = len(state.routes)
         slot.leases_in_flight = state.totals.leases_in_flight
         slot.waiting_claims = sum(line.count for line in state.claim_lines.values())
-        slot.scheduled_queues = len(state.scheduled)
+        slot.scheduled_queues = len(state.queues_with_schedules)
         slot.scheduled_jobs_total = shard.schedules.job_count
         slot.records_live = state.totals.live_count
         slot.bytes_live = state.totals.live_bytes

@@ -411,6 +411,11 @@ class Worker:
         self._slot.topic_moves_failed_total = relocations.failed_count
         self._slot.move_pause_us = int(relocations.last_pause_ms * 1000)
         self._slot.receiver_pauses_total = self._receiver.pause_count
+        webhooks = self._dispatch.streams.webhook_counts
+        self._slot.webhook_requests_total = webhooks.requests
+        self._slot.webhook_failures_total = webhooks.failures
+        self._slot.webhook_dead_batches_total = webhooks.dead_batches
+        self._slot.webhooks_open = webhooks.open_breakers
 
 
 def main() -> int:

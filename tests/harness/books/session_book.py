@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shared.contract.tag_filter import TagFilter
 from topicsd.log.control_frame import SessionFrame
 
 
@@ -30,13 +31,25 @@ class SessionBook:
         self._count = 0
 
     def new(self, names: tuple[str, ...]) -> KnownSession:
-        """Return a session that was never requested before."""
+        """Return a session that was never requested before; each second one looks for topics."""
         self._count += 1
         number = self._count
+        topic_filter = None if number % 2 else TagFilter(frozenset(names), (f"found{number}.",), ("*.e?",))
+        if number % 4 == 0:
+            # None of its topics exists yet.
+            names = ()
         columns = (list(names), [number + n for n in range(len(names))], [7 * number] * len(names))
         nodes = [f"node-{n}" for n in range(number % 3)]
         session = SessionFrame(
-            number.to_bytes(16), f"key-{number}", *columns, nodes, number, 4096, 1000 + number
+            number.to_bytes(16),
+            f"key-{number}",
+            *columns,
+            nodes,
+            number,
+            4096,
+            1000 + number,
+            topic_filter=topic_filter,
+            within=("found",) * (number % 3),
         )
         known = self.known[session.session] = KnownSession(session)
         return known

@@ -110,6 +110,12 @@ def build(folder: Path) -> Everything:
     (folder / "cold").mkdir()
     with server(folder) as running:
         running.ask_json("PUT", "/v0/keys/reader", {"scopes": ["read"]}, f"authorization: Bearer {KEY}")
+        narrow = running.ask_json(
+            "PUT",
+            "/v0/keys/narrow",
+            {"scopes": ["read"], "prefixes": ["found."]},
+            f"authorization: Bearer {KEY}",
+        )
         api = TopicClient(running.port, KEY)
         first = fill(api, "a")
         move(api, first.moved)
@@ -129,6 +135,8 @@ def build(folder: Path) -> Everything:
     lose_the_machine(folder)
     with server(folder, STAYS_HOT) as running:
         api = TopicClient(running.port, KEY)
+        topics = {"topics": {"found.*": {}}}
+        running.ask_json("POST", "/v0/watch", topics, f"authorization: Bearer {narrow['key']}")
         second = fill(api, "b")
         continue_after_snapshot(api, first)
         said = ask(api)

@@ -18,6 +18,8 @@ WAIT_SECONDS = 20.0
 LEASE_MS = 40_000_000
 DAY_MS = 86_400_000
 KEY = "the-key-of-this-test"
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+WEBHOOK_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 # Records of bytes: none of them UTF-8, some with more than data, one that is empty.
 BYTES_RECORDS: tuple[dict[str, object], ...] = (
     {"data_base64": "AP9hYgA="},
@@ -50,6 +52,7 @@ class Names:
         self.sealed, self.sealed_late, self.taken = on(0, "sealed"), on(0, "sealed-late"), on(0, "taken")
         self.exported, self.moved = on(0, "exported"), on(0, "moved")
         self.ring, self.ring_too = on(0, "ring"), on(1, "ring-too")
+        self.webhook = f"{prefix}-webhook"
 
 
 def records(count: int, tag: str = "", first: int = 0) -> list[dict[str, object]]:
@@ -80,6 +83,9 @@ def fill_logs(api: TopicClient, names: Names) -> None:
         api.append(topic, *records(3 * SEGMENT_RECORDS, "k"), tagged)
         api.append(topic, {"data": None}, node="n2")
         api.append(topic, *BYTES_RECORDS)
+    api.put(names.memory, schema=SCHEMA, schema_mode="warn")
+    api.append(names.memory, {"data": "not an object"})
+    api.put(names.other, schema={"type": ["string", "object", "null"]}, schema_mode="off")
     api.call(names.plain, "delete", before_seq=5)
     api.call(names.plain, "delete", match=["tag", "Eq", "k.1"])
     api.call(names.other, "delete", match=["tag", "Glob", "k.2*"])
@@ -196,6 +202,14 @@ def fill_routes(api: TopicClient, names: Names) -> None:
         (names.ended, {}),
     ):
         api.ask("PUT", f"routers/{dest}", {"source": names.plain, "dest": dest, **options})
+    # It is never delivered: the address is not public.
+    webhook = {
+        "source": names.plain,
+        "dest": "http://127.0.0.1/",
+        "secret": WEBHOOK_SECRET,
+        "format": "ndjson",
+    }
+    api.ask("PUT", f"routers/{names.webhook}", webhook)
     api.ask("DELETE", f"routers/{names.ended}")
     api.append(names.plain, *records(9, "k", first=100))
     copied = len(api.rows(names.plain))
@@ -222,3 +236,5 @@ def watch(api: TopicClient, names: Names) -> None:
         api.ask(
             "POST", "watch", {"topics": topics, "heartbeat_ms": 20_000, "max_batch_bytes": 50_000, **options}
         )
+    api.ask("POST", "watch", {"topics": {names.plain: {}, "found.*": {}, "later": {}}, "missing": "wait"})
+    api.ask("POST", "watch", {"topics": {"nothing-is-found.*": {}}})

@@ -142,6 +142,28 @@ def test_a_committed_part_is_not_fenced_while_its_topic_is_deleted() -> None:
     assert commit(process.catalog, "blob").status == "missing"
 
 
+def test_a_part_is_compared_with_all_that_is_known_at_one_moment() -> None:
+    keys = SharedKeys()
+    process, rival = Process(keys), Process(keys)
+    rival.catalog.create("t", 7, b"{}")
+    assert commit(rival.catalog, "blob").status == "committed"
+    read = process.store.range
+
+    def commit_numbers(catalog: KeyValueSharedCatalog, digest: str) -> list[list[PartResult]]:
+        part = Part("id", 1, 10, Producer("p", 1, 1), digest)
+        return catalog.commit(f"blob-{digest}", "frames-v1", [Slice("t", 7, 50, (part,))])
+
+    def commit_after_range(*page: Any) -> list[VersionedKey]:
+        process.store.range = read  # type: ignore[method-assign]
+        entries = read(*page)
+        assert commit_numbers(rival.catalog, "one") == [[PartResult("committed", 2, 2)]]
+        return entries
+
+    process.store.range = commit_after_range  # type: ignore[method-assign]
+    # The append id has another digest; that it is of a repeated number comes after that.
+    assert commit_numbers(process.catalog, "another") == [[PartResult("mismatch")]]
+
+
 def test_pauses_after_conflicts_stay_short() -> None:
     keys = SharedKeys()
     process = Process(keys)

@@ -17,6 +17,7 @@ from topicsd.catalog.shared.key_shared import KeyValueSharedCatalog
 from topicsd.catalog.shared.shared_catalog import (
     REPEATED_MS,
     Claim,
+    ClaimLost,
     Compaction,
     CompactionRefused,
     Part,
@@ -25,6 +26,7 @@ from topicsd.catalog.shared.shared_catalog import (
 )
 
 REQUESTS_MAX = 200
+CLAIM_REQUESTS = 4
 BLOBS = 6
 Extents = list[tuple[int, int, str, int]]
 BEFORE: Extents = [(1, 4, "first", 104), (5, 8, "second", 108), (9, 10, "blob-4", 9), (11, 12, "blob-5", 9)]
@@ -38,6 +40,9 @@ class ProcessDied(BaseException):
 def compaction(key: str, first: int, last: int) -> Compaction:
     extent = SharedExtent(first, last, "COMPACTED", key, "segment-v1", 0, 100 + last, 0)
     return Compaction(f"id-{key}", "t", 7, extent)
+
+
+THIRD = compaction("third", 1, 8)
 
 
 class Merge:
@@ -70,7 +75,7 @@ class Merge:
         records = self.other.extents_from("t", 1, 9)
         return [(one.first_seq, one.last_seq, one.key, one.byte_length) for one in records]
 
-    def merge(self, at: int, then: Callable[[], object]) -> bool:
+    def merge(self, at: int, then: Callable[[], object], one: Compaction = THIRD) -> bool:
         """Merge again, and call `then` before the request of number `at`; return whether it came so far."""
 
         def before() -> None:
@@ -80,7 +85,7 @@ class Merge:
 
         self.store.before_request = before
         with suppress(ProcessDied):
-            self.compact(self.catalog, compaction("third", 1, 8))
+            self.compact(self.catalog, one)
         self.store.before_request = None
         return self.requests > at
 
@@ -145,6 +150,42 @@ def test_a_change_between_any_two_requests_leaves_extents_that_follow_each_other
         if change == "merge":
             assert extents in (AFTER, [(1, 8, "fourth", 108), *BEFORE[2:]])
         assert merge.other.condemn([key for _, _, key, _ in extents]) == set()
+
+
+def test_a_merge_of_a_deleted_topic_leaves_nothing_to_a_later_one() -> None:
+    for at in [*positions()][CLAIM_REQUESTS:]:
+        merge = Merge()
+
+        def delete(merge: Merge = merge) -> None:
+            merge.other.forget("t", 7)
+
+        with suppress(ClaimLost, CompactionRefused, CatalogUnavailable):
+            merge.merge(at, delete)
+        assert not any(key.endswith("/compaction-cursor") for key in merge.keys.entries), at
+
+
+@pytest.mark.parametrize(("first", "other_first"), [(1, 5), (5, 1)])
+def test_merges_that_end_at_one_seq_leave_the_length_of_the_last_object(first: int, other_first: int) -> None:
+    number, requests = 0, 1
+    while number < requests:
+        merge = Merge()
+        merge.compact(merge.other, compaction("last", 9, 12))
+
+        def merge_others(merge: Merge = merge) -> None:
+            claim = Claim("t", "compactor", merge.keys.clock.now_ms(), REPEATED_MS)
+            with suppress(CompactionRefused, CatalogUnavailable):
+                merge.other.finish_compaction("t")
+                merge.other.begin_compaction(claim, compaction("fourth", other_first, 12))
+                merge.other.finish_compaction("t")
+
+        with suppress(CompactionRefused, CatalogUnavailable):
+            merge.merge(number, merge_others, compaction("third", first, 12))
+        merge.other.finish_compaction("t")
+        extents = merge.extents()
+        assert (extents[0][0], extents[-1][1]) == (1, 12)
+        assert all(one[1] + 1 == after[0] for one, after in pairwise(extents))
+        requests, number = max(requests, merge.requests), number + 1
+    assert requests > 10
 
 
 @pytest.mark.parametrize(

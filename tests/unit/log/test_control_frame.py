@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.contract.route_rule import RouteRule
+from shared.contract.route_rule import RouteRule, WebhookOptions
 from shared.contract.schedule_rule import ScheduleRule
 from shared.contract.topic_config import TopicConfig
 from topicsd.log import control_frame
@@ -41,6 +41,12 @@ CONTROLS: list[ControlPayload] = [
     control_frame.ForwardCreate(RouteRule("a>b", "a", "b"), 1 << 40, 17, 1 << 41),
     control_frame.ForwardCreate(
         RouteRule("r", "a", "b", ["Eq", "x", "ä*"], False, False, False, True, True, True), 3, 0, 0
+    ),
+    control_frame.ForwardCreate(
+        RouteRule("r", "a", "https://b.example/", webhook=WebhookOptions("whsec_x", True, 7, 500, "d", 3)),
+        3,
+        0,
+        0,
     ),
     control_frame.ForwardDelete("a>b"),
     control_frame.ForwardCursor("a>b", 1 << 41, 10_000),

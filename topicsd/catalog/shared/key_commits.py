@@ -60,8 +60,6 @@ from topicsd.catalog.shared.shared_catalog import CONDEMNED_MS, PartResult, Shar
 IsInTime = Callable[[], bool]
 RUN_PARTS: Final = 1000
 """The most parts in one write of the control document: about 60 kB."""
-REFUSALS: Final = ("fenced", "sequence_gap", "producers_full", "condemned")
-"""What a part gets that was not committed before, as far as the documents of its topic say."""
 RECENT_TOPICS: Final = 10_000
 """The topics whose append ids a process remembers."""
 SWEPT_BLOBS: Final = 50
@@ -183,10 +181,11 @@ class KeyCommits:
                     answers.update(tried)
                 tried.clear()
                 results = [answers.get(number, result) for number, result in enumerate(change.results)]
-                if topic is not None and any(each.status in REFUSALS for each in results):
-                    # The mark of the blob, or the end of the topic, is younger than its control document.
+                if topic is None:
+                    return results
+                if not change.runs:
+                    # The other documents, which say so, were read later than the control document.
                     topics.check_unchanged(topic)
-                if topic is None or not change.runs:
                     return results
                 run = self._first_part(change.runs[0])
                 self._drop_silent(topic, run, used_ms)

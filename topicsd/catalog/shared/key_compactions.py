@@ -10,10 +10,14 @@ X1  The record is created only if there is none. While it exists, no other compa
     step.
 X2  The first step is done by compare-and-set of the entry at the end of the range. A process that finds the
     compaction invalid writes that entry again, as it is, before it deletes the record: another process that
-    found it valid earlier fails. What is invalid stays so: only a trim and a condemned object invalidate.
+    found it valid earlier fails. What is invalid stays so: only a trim, a condemned object and a deleted
+    length (X5) invalidate.
 X3  A step that was done is found done. A deletion names the version that was read, so a late one deletes
     nothing newer.
 X4  The object is registered before the record is created, and its state is read after that (W4).
+X5  The length of the object is written before the record is created, when another compaction that ends at
+    the same seq may still delete lengths. So the first step writes it again, as it is, and a deletion is of
+    versions that were there while the record was that of the deleter.
 """
 
 from __future__ import annotations
@@ -148,7 +152,7 @@ class KeyCompactions:
         if record.state == "DELETING_OLD":
             self._delete_old(topic, record)
             record = self._advance(keys, record, "UPDATING_CURSOR")
-        self._update_cursor(keys, record)
+        self._update_cursor(topic, record)
         compaction = self._compaction(topic, record)
         present, version = self._topics.get(keys.compaction, CompactionRecord, keys)
         if present is not None and present.compaction_id == record.compaction_id:
@@ -174,7 +178,7 @@ class KeyCompactions:
         entry, entry_version = topics.get(at, IndexEntry, keys)
         if entry is not None and (entry.type, entry.data_key) == ("COMPACTED", record.data_key):
             return self._advance(keys, record, "DELETING_OLD")
-        if self._is_valid(topic, record) and entry is not None:
+        if self._is_valid(topic, record) and entry is not None and self._keep_length(keys, record):
             topics.put(at, compacted_entry(record), entry_version, keys)
             return self._advance(keys, record, "DELETING_OLD")
         if entry is not None:
@@ -195,6 +199,14 @@ class KeyCompactions:
             return not self._commits.settle([self._topics.object_key(record.data_key)])
         return blob is not None and blob.state == "registered"
 
+    def _keep_length(self, keys: TopicKeys, record: CompactionRecord) -> bool:
+        """Write the length again, as it is (X5); return whether it is there."""
+        key = keys.compacted(record.end_offset, record.data_key)
+        length, version = self._topics.get(key, CompactedDocument, keys)
+        if length is not None:
+            self._topics.put(key, length, version, keys)
+        return length is not None
+
     def _advance(self, keys: TopicKeys, record: CompactionRecord, state: CompactionState) -> CompactionRecord:
         present, version = self._topics.get(keys.compaction, CompactionRecord, keys)
         if present != record:
@@ -212,10 +224,17 @@ class KeyCompactions:
         )
         kept = keys.compacted(record.end_offset, record.data_key)
         replaced = [one for one in lengths if one.key != kept]
+        if replaced and self._topics.recorded(topic) != record:
+            # Some may be of a later compaction (X5).
+            raise self._topics.conflict(keys.name)
         self._topics.delete([*old, *appended, *replaced], keys)
 
-    def _update_cursor(self, keys: TopicKeys, record: CompactionRecord) -> None:
+    def _update_cursor(self, topic: LoadedTopic, record: CompactionRecord) -> None:
+        keys = topic.keys
         cursor, version = self._topics.get(keys.cursor, CompactionCursor, keys)
+        if cursor is None:
+            # A topic has one, unless it was deleted: a later topic of the name must not find this one.
+            self._topics.check_unchanged(topic)
         if cursor is None or cursor.offset < record.end_offset:
             self._topics.put(keys.cursor, CompactionCursor(record.end_offset), version, keys)
 

@@ -200,13 +200,14 @@ class ClaimLine:
             return
         count = min(self.ready_count, SERVED_AT_ONCE)
         waiting = (one for one in self._claims if not one.is_claiming)
-        for one in [*islice(waiting, count)]:
+        first_ones = [*islice(waiting, count)]
+        for one in first_ones:
             one.attempt()
             if one in self._claims and not one.is_claiming:
                 # There is no job left for those after it either.
                 break
         else:
-            if count == SERVED_AT_ONCE and self._claims:
+            if len(first_ones) == SERVED_AT_ONCE and self._claims:
                 self._serve_soon()
         # The timer also calls for a job that was appended with a delay.
         shard.queue_timers.refresh(topic)

@@ -21,8 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from shared.contract.errors import TOPIC_EXISTS_INCOMPATIBLE, Refusal
-from shared.contract.route_rule import RouteRule
-from shared.contract.webhook import WebhookStatus
+from shared.contract.route_rule import RouteRule, WebhookStatus
 from topicsd.engine.pending import PendingControl, call_reply
 from topicsd.engine.requests import Reply
 from topicsd.engine.retention.eviction_log import evict_expired

@@ -46,11 +46,11 @@ def put_schedule(
     if topic is not None and topic.deferred_requests is not None:
         shard.defer(topic, partial(put_schedule, shard, topic_name, name, rule, reply), reply)
         return
-    found = queue_of(shard, topic_name)
-    if isinstance(found, Refusal):
-        reply(found)
+    queue = queue_of(shard, topic_name)
+    if isinstance(queue, Refusal):
+        reply(queue)
         return
-    topic = found[0]
+    topic = queue[0]
     timetable = timetable_of(rule.cron, rule.time_zone)
     refusal = refuse_schedule_name(name) or (timetable if isinstance(timetable, Refusal) else None)
     refusal = refusal or _refuse_count(shard, topic, name) or shard.log.admit_control()
@@ -80,11 +80,11 @@ def delete_schedule(shard: ShardState, topic_name: str, name: str, reply: Reply[
     if topic is not None and topic.deferred_requests is not None:
         shard.defer(topic, partial(delete_schedule, shard, topic_name, name, reply), reply)
         return
-    found = queue_of(shard, topic_name)
-    if isinstance(found, Refusal):
-        reply(found)
+    queue = queue_of(shard, topic_name)
+    if isinstance(queue, Refusal):
+        reply(queue)
         return
-    topic = found[0]
+    topic = queue[0]
     refusal = refuse_schedule_name(name) or shard.log.admit_control()
     if refusal is not None:
         reply(refusal)
@@ -104,10 +104,10 @@ def delete_schedule(shard: ShardState, topic_name: str, name: str, reply: Reply[
 
 
 def find_schedule(shard: ShardState, topic_name: str, name: str) -> ScheduleState | Refusal:
-    found = queue_of(shard, topic_name)
-    if isinstance(found, Refusal):
-        return found
-    schedule = found[0].schedules.get(name)
+    queue = queue_of(shard, topic_name)
+    if isinstance(queue, Refusal):
+        return queue
+    schedule = queue[0].schedules.get(name)
     return schedule or Refusal(NOT_FOUND, f'topic "{topic_name}" has no schedule {quoted(name)}')
 
 

@@ -82,14 +82,14 @@ class Cron(NamedTuple):
 
     def _days_from(self, start: date) -> Iterator[date]:
         year, month, first = start.year, start.month, start.day
-        searched = 0
-        while searched < _MONTHS_SEARCHED:
-            searched += 1
+        month_count = 0
+        while month_count < _MONTHS_SEARCHED:
+            month_count += 1
             if month in self.months:
                 for number in range(first, monthrange(year, month)[1] + 1):
                     day = date(year, month, number)
                     if self._has_day(day):
-                        searched = 0
+                        month_count = 0
                         yield day
             year, month, first = (year + 1, 1, 1) if month == 12 else (year, month + 1, 1)
 
@@ -115,15 +115,15 @@ def parse_cron(text: str) -> Cron | Refusal:
     parts = _ALIASES.get(text.strip().lower(), text).lower().split()
     if len(parts) != len(_FIELDS):
         return invalid("cron", f"must be five fields or one of {', '.join(_ALIASES)}, got {quoted(text)}")
-    selected: list[frozenset[int]] = []
+    numbers: list[frozenset[int]] = []
     for field, part in zip(_FIELDS, parts, strict=True):
         try:
-            selected.append(frozenset().union(*(_numbers(field, entry) for entry in part.split(","))))
+            numbers.append(frozenset().union(*(_numbers(field, entry) for entry in part.split(","))))
         except _InvalidFieldError as error:
             return invalid("cron", f"{field.name} {error}")
-    minutes, hours, days, months, weekdays = selected
+    minutes, hours, days, months, weekdays = numbers
     is_either_day = not parts[2].startswith("*") and not parts[4].startswith("*")
-    weekdays = frozenset(number % 7 for number in weekdays)
+    weekdays = frozenset(day % 7 for day in weekdays)
     cron = Cron(sorted(minutes), sorted(hours), days, months, weekdays, is_either_day)
     if next(cron.minutes_from(datetime(2000, 1, 1)), None) is None:
         return invalid("cron", "selects no day of any year")

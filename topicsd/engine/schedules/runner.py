@@ -24,6 +24,7 @@ from topicsd.engine.topic import NEVER, Topic
 from topicsd.engine.transfer.dead_letter_stamp import with_stamps
 from topicsd.engine.write.append import JobsAppend, PendingAppend, join_append, refuse_full
 from topicsd.engine.write.encode_records import encode_records
+from topicsd.engine.write.schema_check import refuse_mismatch
 from topicsd.log.control_frame import Schedule
 
 logger = logging.getLogger("topicsd.engine")
@@ -50,7 +51,7 @@ class ScheduleRunner:
 
     def wake(self) -> None:
         """Look at all schedules in the next turn, if there are any."""
-        if self._shard.scheduled and not self._is_soon:
+        if self._shard.queues_with_schedules and not self._is_soon:
             self._set_timer(0)
             self._is_soon = True
 
@@ -72,7 +73,7 @@ class ScheduleRunner:
             return
         due = [
             (topic, schedule)
-            for topic in self._shard.scheduled
+            for topic in self._shard.queues_with_schedules
             for schedule in topic.schedules.values()
             if schedule.look_ms <= now_ms and not schedule.is_pending
         ]
@@ -85,7 +86,7 @@ class ScheduleRunner:
         # Whatever is pending now calls `wake` when it is published.
         looks_ms = [
             schedule.look_ms
-            for topic in self._shard.scheduled
+            for topic in self._shard.queues_with_schedules
             for schedule in topic.schedules.values()
             if not schedule.is_pending
         ]
@@ -134,6 +135,8 @@ class ScheduleRunner:
         if isinstance(encoded, Refusal):
             return encoded
         refusal = refuse_full(shard, topic, len(records), encoded[2]) if topic.can_reject else None
+        if topic.schema is not None and refusal is None:
+            refusal = refuse_mismatch(shard, topic, topic.schema, records)
         size = encoded[2] + new_jobs_frame_bytes(len(records))
         if refusal is None and shard.log.batch.next_position + size > shard.log.admit_limit:
             refusal = shard.log.admit(size, False)

@@ -1,7 +1,7 @@
 """The check of new records against the schema of their topic.
 
-Every write by a client is checked, and every copy by a route. Dead letters and redriven jobs are not: they
-were accepted once, and must have a place to go.
+Every write by a client is checked, and so are copies by routes and jobs of schedules. Dead letters and
+redriven jobs are not: they were accepted once, and must have a place to go.
 """
 
 from __future__ import annotations

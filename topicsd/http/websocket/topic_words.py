@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from shared.contract.errors import Refusal
 from shared.contract.reader_options import ReaderOptions
-from shared.contract.topic_selection import TopicSelection
+from shared.contract.tag_filter import TopicSelection
 from topicsd.service.watch.selection import topic_selection
 from topicsd.stream.tail.topic_finder import TopicFinder, TopicFinders
 

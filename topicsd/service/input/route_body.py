@@ -9,13 +9,12 @@ import msgspec
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import Refusal, invalid
 from shared.contract.names import refuse_route_name, refuse_topic_name
-from shared.contract.route_rule import RouteRule
-from shared.contract.webhook import (
+from shared.contract.route_rule import RouteRule, WebhookOptions
+from shared.http.webhook_target import (
     ATTEMPTS_MAX,
     BATCH_MAX,
     TIMEOUT_MS_MAX,
     TIMEOUT_MS_MIN,
-    WebhookOptions,
     is_url,
     refuse_url,
     secret_key,

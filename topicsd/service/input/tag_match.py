@@ -27,6 +27,7 @@ SentMatch = str | list[str | list[str | list[str]]]
 PARTS_MAX: Final = 256
 # Every tag is compared with them, while tags and prefixes are looked up.
 GLOBS_MAX: Final = 16
+GLOB_BYTES_MAX: Final = 256
 BYTES_MAX: Final = 64 << 10
 
 _decode: Final = msgspec.json.Decoder(SentMatch).decode
@@ -153,6 +154,10 @@ class _Parts:
         if len(self._globs) > GLOBS_MAX:
             rule = f"must have at most {GLOBS_MAX} patterns besides prefixes, got {len(self._globs)}"
             return invalid(field, rule, GLOBS_MAX)
+        size = sum(len(glob.encode()) for glob in self._globs)
+        if size > GLOB_BYTES_MAX:
+            rule = f"patterns besides prefixes must be at most {GLOB_BYTES_MAX} bytes together, got {size}"
+            return invalid(field, rule, GLOB_BYTES_MAX)
         size = sum(len(text.encode()) for text in texts)
         if size > BYTES_MAX:
             return invalid(field, f"must be at most {BYTES_MAX} bytes, got {size}", BYTES_MAX)
@@ -160,4 +165,17 @@ class _Parts:
             return invalid(field, "must not contain a NUL character")
         if "" in self.tags:
             return invalid(field, "must not have an empty tag: it would match nothing")
-        return TagFilter(frozenset(self.tags), tuple(sorted(self._prefixes)), tuple(sorted(self._globs)))
+        return TagFilter(frozenset(self.tags), _simplest(self._prefixes), tuple(sorted(self._globs)))
+
+
+def _simplest(prefixes: set[str]) -> tuple[str, ...]:
+    """Return the prefixes that no other one begins, sorted.
+
+    >>> _simplest({"ab", "a", "b"})
+    ('a', 'b')
+    """
+    kept: list[str] = []
+    for prefix in sorted(prefixes):
+        if not kept or not prefix.startswith(kept[-1]):
+            kept.append(prefix)
+    return tuple(kept)

@@ -48,33 +48,33 @@ _BODY: Final = JsonBody(ScheduleBody, '{"cron":"0 3 * * *","data":{"task":"repor
 
 
 def decode_schedule(body: bytes, limits: Settings) -> ScheduleRule | Refusal:
-    sent = _BODY.decode(body)
-    if isinstance(sent, Refusal):
-        return sent
-    refusal = refuse_nul_in("tag", [sent.tag]) if may_hold_nul(body) else None
-    if not 0 <= sent.priority <= PRIORITY_MAX:
-        rule = f"must be from 0 to {PRIORITY_MAX}, got {sent.priority}"
+    fields = _BODY.decode(body)
+    if isinstance(fields, Refusal):
+        return fields
+    refusal = refuse_nul_in("tag", [fields.tag]) if may_hold_nul(body) else None
+    if not 0 <= fields.priority <= PRIORITY_MAX:
+        rule = f"must be from 0 to {PRIORITY_MAX}, got {fields.priority}"
         refusal = refusal or invalid("priority", rule, PRIORITY_MAX)
-    if sent.catch_up not in CATCH_UP:
-        rule = f"must be {', '.join(CATCH_UP[:-1])} or {CATCH_UP[-1]}, got {quoted(sent.catch_up)}"
+    if fields.catch_up not in CATCH_UP:
+        rule = f"must be {', '.join(CATCH_UP[:-1])} or {CATCH_UP[-1]}, got {quoted(fields.catch_up)}"
         refusal = refusal or invalid("catch_up", rule)
-    record = NewRecord(sent.data, meta=sent.meta)
-    refusal = refusal or refuse_json_of(record, limits.max_meta_bytes) or _refuse_size(sent, limits)
+    record = NewRecord(fields.data, meta=fields.meta)
+    refusal = refusal or refuse_json_of(record, limits.max_meta_bytes) or _refuse_size(fields, limits)
     return refusal or ScheduleRule(
-        sent.cron,
-        sent.time_zone,
+        fields.cron,
+        fields.time_zone,
         bytes(record.data),
         bytes(record.meta),
-        sent.tag or "",
-        sent.priority,
-        sent.catch_up,
-        sent.paused,
+        fields.tag or "",
+        fields.priority,
+        fields.catch_up,
+        fields.paused,
     )
 
 
-def _refuse_size(sent: ScheduleBody, limits: Settings) -> Refusal | None:
+def _refuse_size(fields: ScheduleBody, limits: Settings) -> Refusal | None:
     """Refuse a record that no append may have."""
-    data_bytes, meta_bytes, tag_bytes = len(sent.data), len(sent.meta), len((sent.tag or "").encode())
+    data_bytes, meta_bytes, tag_bytes = len(fields.data), len(fields.meta), len((fields.tag or "").encode())
     for field, size, bound in (
         ("tag", tag_bytes, limits.max_tag_bytes),
         ("meta", meta_bytes, limits.max_meta_bytes),
@@ -129,11 +129,11 @@ class ScheduleHandlers:
         delete_schedule(self._shard, call.name, call.item, reply_of(call, respond))
 
     def _list(self, call: Call) -> None:
-        found = queue_of(self._shard, call.name)
-        if isinstance(found, Refusal):
-            call.refuse(found)
+        queue = queue_of(self._shard, call.name)
+        if isinstance(queue, Refusal):
+            call.refuse(queue)
             return
-        schedules = [self._members(schedule) for _, schedule in sorted(found[0].schedules.items())]
+        schedules = [self._members(schedule) for _, schedule in sorted(queue[0].schedules.items())]
         body = {"topic": call.name, "schedules": schedules}
         call.send(encode({**body, "performance": self._performance(call)}))
 

@@ -17,7 +17,7 @@ import msgspec
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import TOPIC_NOT_FOUND, Refusal, limit_reached, no_answer
 from shared.contract.query import query_boolean
-from shared.contract.topic_selection import TopicSelection
+from shared.contract.tag_filter import TopicSelection
 from shared.contract.watch_id import SESSION_BYTES, WatchIds
 from shared.ipc.link import SUPERVISOR, LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
@@ -150,17 +150,17 @@ class WatchCreator:
         names = [name for name in request.names if name in selection.filter.tags]
         lookup = TopicLookup(self._lookups, selection, positions_in(request))
         try:
-            found = yield from lookup.run(names, is_waiting=request.is_waiting or request.is_lenient)
+            answer = yield from lookup.run(names, is_waiting=request.is_waiting or request.is_lenient)
         finally:
             lookup.close()
-        if isinstance(found, Refusal):
-            return found
-        waiting = [*found.new, *found.missing]
+        if isinstance(answer, Refusal):
+            return answer
+        waiting = [*answer.new, *answer.missing]
         if not request.is_waiting:
             kept = selection.filter.tags.difference(waiting)
             selection = TopicSelection(msgspec.structs.replace(selection.filter, tags=kept), request.within)
             waiting = []
-        return SessionTopics(found.starts, waiting, selection)
+        return SessionTopics(answer.starts, waiting, selection)
 
 
 class SessionTopics(NamedTuple):

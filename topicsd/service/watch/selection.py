@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from shared.contract.api_keys import ApiKey
 from shared.contract.errors import Refusal, invalid
 from shared.contract.names import is_topic_name, is_topic_pattern
-from shared.contract.tag_filter import TagFilter
-from shared.contract.topic_selection import TopicSelection
+from shared.contract.tag_filter import TagFilter, TopicSelection
 from shared.text.message import quoted
 from topicsd.service.input.bound_names import refuse_uncovered
 from topicsd.service.input.tag_match import parse_match

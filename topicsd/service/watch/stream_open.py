@@ -115,21 +115,21 @@ def _find(
 ) -> BackgroundJob[TopicStreamStart | Refusal]:
     """Find the topics; those that a client which resumes lacks were created after its positions."""
     is_waiting, selection = decoded.request.is_waiting, decoded.request.selection
-    found = yield from lookup.run(sorted(selection.filter.tags), is_waiting=is_waiting, first=resumed or ())
-    if isinstance(found, Refusal):
-        return found
+    answer = yield from lookup.run(sorted(selection.filter.tags), is_waiting=is_waiting, first=resumed or ())
+    if isinstance(answer, Refusal):
+        return answer
     starts: dict[str, FollowStart]
     if resumed is None:
-        starts = {name: (start.seq, start.epoch) for name, start in found.starts.items()}
+        starts = {name: (start.seq, start.epoch) for name, start in answer.starts.items()}
     else:
-        starts = {name: resumed.get(name, FROM_BEGINNING) for name in found.starts}
-    starts |= {name: (resumed or {}).get(name, FROM_BEGINNING) for name in found.new}
+        starts = {name: resumed.get(name, FROM_BEGINNING) for name in answer.starts}
+    starts |= {name: (resumed or {}).get(name, FROM_BEGINNING) for name in answer.new}
     if not is_waiting:
         lookup.close()
         if not starts:
             return Refusal(TOPIC_NOT_FOUND, "topics: must match at least one topic that exists")
     deleted = _deleted(decoded, resumed, starts)
-    return TopicStreamStart(starts, deleted, lookup.finder, found.missing, found.are_all)
+    return TopicStreamStart(starts, deleted, lookup.finder, answer.missing, answer.are_all)
 
 
 def _deleted(

@@ -13,8 +13,7 @@ from shared.contract.errors import NOT_ACCEPTABLE, Refusal, excluded, invalid
 from shared.contract.names import refuse_topic_name
 from shared.contract.query import query_boolean, query_number, query_text
 from shared.contract.reader_options import ReaderOptions
-from shared.contract.tag_filter import TagFilter
-from shared.contract.topic_selection import TopicSelection
+from shared.contract.tag_filter import TagFilter, TopicSelection
 from shared.runtime.clock import Clock
 from shared.settings.settings import Settings
 from shared.text.message import quoted

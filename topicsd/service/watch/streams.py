@@ -41,7 +41,7 @@ from topicsd.stream.tail.topic_finder import TopicFinders
 from topicsd.stream.tail.topic_search import TopicSearcher
 from topicsd.stream.tail.topic_stream import TopicStreams
 from topicsd.stream.webhooks.webhook_client import WebhookClient
-from topicsd.stream.webhooks.webhook_runner import WebhookTools
+from topicsd.stream.webhooks.webhook_runner import WebhookCounts, WebhookTools
 
 FOLLOW_REQUESTS: Final = frozenset(
     {LinkKind.FEED, LinkKind.CREATE_SESSION, LinkKind.TOPIC_HEADS, LinkKind.FIND_TOPICS}
@@ -106,7 +106,8 @@ class StreamServices:
         )
         self.webhooks = WebhookClient(AllowedAddresses(settings.webhook_private), state.clock)
         dead_batches = DeadBatches(links, placement)
-        tools = WebhookTools(self.feeds, self.webhooks.send, dead_batches.store)
+        self.webhook_counts = WebhookCounts()
+        tools = WebhookTools(self.feeds, self.webhooks.send, dead_batches.store, self.webhook_counts)
         self.route_runners = RouteRunners(state, loop, self.feeds, tools)
         self._publish()
 

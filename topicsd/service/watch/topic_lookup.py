@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 from shared.contract.errors import TOPIC_NOT_FOUND, Refusal
-from shared.contract.topic_selection import TopicSelection
+from shared.contract.tag_filter import TopicSelection
 from topicsd.engine.jobs import BackgroundJob, operation
 from topicsd.engine.topic_admin import topic_not_found
 from topicsd.service.shards.topic_heads import RequestedPosition, TopicHeads, TopicStart

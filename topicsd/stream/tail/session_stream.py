@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shared.contract.errors import Refusal, invalid
-from shared.contract.topic_selection import TopicSelection
+from shared.contract.tag_filter import TopicSelection
 from topicsd.stream.sessions import Session, Sessions
 from topicsd.stream.stream import Stream
 from topicsd.stream.tail.stream_form import EVENTS

@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from shared.contract.errors import Refusal, no_answer
-from shared.contract.tag_filter import TagFilter
-from shared.contract.topic_selection import TopicSelection
+from shared.contract.tag_filter import TagFilter, TopicSelection
 from shared.ipc.link import LinkPool, LinkReply
 from shared.ipc.link_kind import LinkKind
 from shared.ipc.shared_placement import SharedPlacement

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from shared.contract.topic_selection import TopicSelection
+from shared.contract.tag_filter import TopicSelection
 
 NOT_NOW: Final = -1
 """The place in the answer of a process that cannot list its topics now."""

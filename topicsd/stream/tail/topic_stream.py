@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 
 from shared.contract.errors import CORRUPT_SEGMENT, POSITION_PAST_HEAD, RETRY_AFTER_MS, UNAUTHORIZED, Refusal
 from shared.contract.reader_options import ReaderOptions
-from shared.contract.tag_filter import TagFilter
-from shared.contract.topic_selection import TopicSelection
+from shared.contract.tag_filter import TagFilter, TopicSelection
 from shared.runtime.clock import Clock
 from shared.runtime.disk_thread import Loop
 from topicsd.engine.damage import next_from_seq

@@ -7,13 +7,13 @@ would then exceed a limit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import msgspec
 
 from shared.contract.errors import Refusal
-from shared.contract.route_rule import RouteRule
-from shared.contract.webhook import WebhookStatus
+from shared.contract.route_rule import RouteRule, WebhookStatus
 from topicsd.engine.requests import NO_META, CopiedRecord
 from topicsd.stream.chunks import Chunk
 
@@ -22,11 +22,17 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class DeadBatch(NamedTuple):
-    """An append to a dead-letter topic; a repetition with the same key appends nothing."""
+    """An append to the dead-letter topic `topic`, which is repeated until it is answered."""
 
     topic: str
-    idempotency_key: str
+    request: str
+    """The id of the requests that failed."""
     body: bytes
+
+    @property
+    def idempotency_key(self) -> str:
+        """Return the key with which a repetition appends nothing; a key belongs to one body."""
+        return f"{self.request}-{blake2b(self.body, digest_size=8).hexdigest()}"
 
 
 StoreDeadBatch = Callable[[DeadBatch, Callable[[Refusal | None], object]], object]

@@ -96,13 +96,13 @@ class WebhookClient:
         if self._aiohttp is None:
             # Slow to import, and needed by few servers.
             self._aiohttp = await asyncio.to_thread(import_module, "aiohttp")
-        aiohttp = self._aiohttp
+        aiohttp, yarl = self._aiohttp, import_module("yarl")
         if self._session is None:
             self._session = self._open_session(aiohttp)
         seconds = request.timeout_ms / 1000
         try:
             async with self._session.post(
-                request.url,
+                yarl.URL(request.url, encoded=True),
                 data=request.body,
                 headers=request.fields,
                 allow_redirects=False,

@@ -24,7 +24,7 @@ import msgspec
 
 from shared.contract.errors import Refusal
 from shared.contract.route_rule import RouteRule
-from shared.contract.webhook import secret_key
+from shared.http.webhook_target import secret_key
 from topicsd.stream.chunks import Chunk, split_records
 from topicsd.stream.sse_frames import tombstone_fields
 

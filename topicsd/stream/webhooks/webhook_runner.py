@@ -44,12 +44,23 @@ STORE_SECONDS: Final = 1.0
 DAMAGED: Final = "damaged"
 
 
+class WebhookCounts:
+    """The counts of all webhooks of a shard, for its metrics."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.failures = 0
+        self.dead_batches = 0
+        self.open_breakers = 0
+
+
 class WebhookTools(NamedTuple):
     """What all webhooks of a shard use."""
 
     feeds: Feeds
     send: SendWebhook
     store: StoreDeadBatch
+    counts: WebhookCounts
 
 
 class WebhookRunner:
@@ -70,7 +81,8 @@ class WebhookRunner:
         self._in_flight: Cancellable | None = None
         self._is_held = False
         self._is_over = False
-        status.attempts = status.open_until = 0
+        status.attempts = 0
+        status.open_until = 0
         limit = min(webhook.batch, shard.settings.max_batch_records)
         options = ReaderOptions(limit=limit, bytes_max=CHUNK_BYTES_MAX, is_strong=True, match=_match(route))
         feed = tools.feeds.feed(FeedSpec(route.rule.source, options))
@@ -81,6 +93,7 @@ class WebhookRunner:
 
     def close(self) -> None:
         self._is_over = True
+        self._set_open_until(0)
         self._subscription.close()
         if self._in_flight is not None:
             self._in_flight.cancel()
@@ -142,16 +155,18 @@ class WebhookRunner:
         if self._is_over:
             return
         self._in_flight = None
-        status, webhook = self._status, self._webhook
+        status, webhook, counts = self._status, self._webhook, self._tools.counts
+        counts.requests += 1
         status.last_status, status.last_error = answer.status, answer.error
         if not answer.error:
             self._breaker.on_success()
-            status.open_until = 0
+            self._set_open_until(0)
             self._note(chunk, chunk.count)
             return
         status.attempts += 1
+        counts.failures += 1
         wait_ms = self._breaker.wait_ms_after_failure(self._shard.clock.now_ms(), answer.retry_after_ms)
-        status.open_until = self._breaker.open_until
+        self._set_open_until(self._breaker.open_until)
         logger.warning(
             'webhook: request failed, next one in %g s: route "%s": %s',
             wait_ms / 1000,
@@ -159,9 +174,14 @@ class WebhookRunner:
             answer.error,
         )
         if webhook.dead_letter and status.attempts >= webhook.max_attempts:
-            self._store(chunk, wait_ms)
+            self._store_chunk(chunk, wait_ms)
         else:
             self._loop.call_later(wait_ms / 1000, self._send)
+
+    def _set_open_until(self, time_ms: int) -> None:
+        status = self._status
+        self._tools.counts.open_breakers += (time_ms > 0) - (status.open_until > 0)
+        status.open_until = time_ms
 
     def _note(self, chunk: Chunk, count: int, wait_ms: int = 0) -> None:
         """Move the position to the end of a chunk, and accept the next one after a pause."""
@@ -181,9 +201,7 @@ class WebhookRunner:
 
     # -- batches that were not delivered -------------------------------------------------------------------
 
-    def _store(self, chunk: Chunk, wait_ms: int) -> None:
-        if self._is_over:
-            return
+    def _store_chunk(self, chunk: Chunk, wait_ms: int) -> None:
         if not chunk.count:
             self._note(chunk, 0, wait_ms)
             return
@@ -191,14 +209,18 @@ class WebhookRunner:
         limits = settings.max_meta_bytes, settings.max_record_bytes
         body = append_body(self.rule, chunk, self._status, *limits)
         batch = DeadBatch(self._webhook.dead_letter, request_id(self.rule, chunk), body)
-        self._tools.store(batch, partial(self._on_stored, chunk, wait_ms))
+        self._store(batch, chunk, wait_ms)
 
-    def _on_stored(self, chunk: Chunk, wait_ms: int, refusal: Refusal | None) -> None:
+    def _store(self, batch: DeadBatch, chunk: Chunk, wait_ms: int) -> None:
+        if not self._is_over:
+            self._tools.store(batch, partial(self._on_stored, batch, chunk, wait_ms))
+
+    def _on_stored(self, batch: DeadBatch, chunk: Chunk, wait_ms: int, refusal: Refusal | None) -> None:
         if self._is_over:
             return
         if refusal is not None:
             self._status.last_error = f"dead_letter: {refusal.message}"
-            self._loop.call_later(STORE_SECONDS, self._store, chunk, wait_ms)
+            self._loop.call_later(STORE_SECONDS, self._store, batch, chunk, wait_ms)
             return
         logger.error(
             'webhook: batch not delivered, now in topic "%s": route "%s": seqs %d to %d',
@@ -207,6 +229,7 @@ class WebhookRunner:
             chunk.from_seq + 1,
             chunk.to_seq,
         )
+        self._tools.counts.dead_batches += 1
         self._note(chunk, 0, wait_ms)
 
     # -- the end -------------------------------------------------------------------------------------------

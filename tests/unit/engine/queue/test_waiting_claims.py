@@ -204,3 +204,14 @@ def test_a_claim_that_finds_only_jobs_to_park_waits_on() -> None:
     assert waiters.claimed() == {}
     waiters.one.append("q", 2)
     assert waiters.claimed() == {"a": [2]}
+
+
+def test_a_line_whose_claims_are_served_together_later_does_not_keep_the_loop_busy() -> None:
+    waiters = Waiters(claim_jitter_ms=50)
+    waiters.wait("a", "b")
+    waiters.one.pass_time(50)
+    waiters.one.append("q", *range(3 * SERVED_AT_ONCE))
+    assert waiters.claimed() == {}
+    waiters.one.pass_time(50)
+    assert waiters.claimed() == {"a": [1], "b": [2]}
+    waiters.check_no_trace()

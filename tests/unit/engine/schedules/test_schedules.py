@@ -42,9 +42,9 @@ def tick_times(one: OneShard, queue: str = "q") -> list[int]:
 
 
 def schedule(one: OneShard, name: str = "s") -> ScheduleState:
-    found = find_schedule(one.shard.state, "q", name)
-    assert isinstance(found, ScheduleState)
-    return found
+    one_schedule = find_schedule(one.shard.state, "q", name)
+    assert isinstance(one_schedule, ScheduleState)
+    return one_schedule
 
 
 EVERY_MINUTE = ScheduleRule("* * * * *")
@@ -188,7 +188,7 @@ def test_a_deleted_schedule_and_a_deleted_queue_add_no_jobs() -> None:
     one.restart()
     one.pass_time(2 * MINUTE)
     assert one.seqs("q") == []
-    assert not one.shard.state.scheduled
+    assert not one.shard.state.queues_with_schedules
 
 
 def test_a_change_and_its_deletion_in_one_turn_take_effect_in_order() -> None:
@@ -228,7 +228,7 @@ def test_a_moved_queue_takes_its_schedules_along() -> None:
     began = one.clock.now_ms() - 10_000
     one.pass_time(MINUTE)
     two.move("q")
-    assert not one.shard.state.scheduled
+    assert not one.shard.state.queues_with_schedules
     other.pass_time(MINUTE)
     other.kill()
     other.pass_time(MINUTE)

@@ -27,8 +27,8 @@ def ms(text: str) -> int:
 
 
 def ticks(cron: str, time_zone: str, after: str, count: int) -> list[str]:
-    found = islice(timetable(cron, time_zone).ticks_after(ms(after)), count)
-    return [datetime.fromtimestamp(tick / 1000, UTC).strftime("%m-%d %H:%M") for tick in found]
+    first = islice(timetable(cron, time_zone).ticks_after(ms(after)), count)
+    return [datetime.fromtimestamp(tick / 1000, UTC).strftime("%m-%d %H:%M") for tick in first]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from shared.contract.errors import (
 )
 from shared.contract.topic_config import SCHEMA_BYTES_MAX, TopicConfigPatch
 from tests.harness.shard.one_shard import OneShard, bytes_record
+from tests.harness.shard.two_shards import TwoShards
 from tests.harness.stage.route_shards import RouteShards
 from tests.harness.stage.transfer_shards import TransferShards
 from topicsd.engine.schema.mismatches import LOG_SECONDS
@@ -260,3 +261,15 @@ def test_dead_letters_and_redriven_jobs_are_not_checked() -> None:
     assert answer is not None
     assert answer[1]["redriven"] == 1
     assert [data for data, _ in stage.records(queue)] == ["job"]
+
+
+def test_a_topic_takes_its_schema_with_it_when_it_moves() -> None:
+    two = TwoShards()
+    one, other = two.shards
+    one.put("t", schema=ORDER)
+    one.append("t", {"id": 1})
+    two.move("t")
+    assert other.append("t", {"id": 2}).first_seq == 2
+    assert other.refused_append("t", {}).code == SCHEMA_MISMATCH
+    other.kill()
+    assert other.refused_append("t", {}).code == SCHEMA_MISMATCH

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from router.control.control import METRICS_TYPE, ControlEndpoints, parse_list_query, wants_json
@@ -307,16 +308,9 @@ def test_the_query_limits_the_topics_with_series(ask: FakeServer) -> None:
 
 
 def test_named_keys_are_counted_also_after_they_expired(ask: FakeServer) -> None:
-    now_ms = ask.clock.now_ms()
-    for number, expires_ms in enumerate((0, now_ms + 1000, now_ms + 2000)):
-        key = StoredKey(
-            name=f"k{number}",
-            digest=str(number) * 64,
-            scopes=("read",),
-            created_ms=now_ms,
-            expires_ms=expires_ms,
-        )
-        ask.named_keys.append(key)
+    key = StoredKey(name="k", digest="0" * 64, scopes=("read",), created_ms=1)
+    times = (0, ask.clock.now_ms() + 1000, ask.clock.now_ms() + 2000)
+    ask.named_keys = [msgspec.structs.replace(key, expires_ms=time_ms) for time_ms in times]
     for expired in range(3):
         answer = ask("metrics", "", "application/json")[1]
         assert (answer["topics_named_keys"], answer["topics_named_keys_expired"]) == (3, expired)

@@ -12,6 +12,7 @@ from shared.contract.errors import Refusal
 from shared.contract.tag_filter import TagFilter
 from topicsd.service.input.tag_match import (
     BYTES_MAX,
+    GLOB_BYTES_MAX,
     PARTS_MAX,
     parse_match,
     parse_match_query,
@@ -26,6 +27,10 @@ FORMS: list[tuple[Any, TagFilter]] = [
     (["tag", "Glob", "a**"], TagFilter(prefixes=("a",))),
     (["tag", "Glob", "*"], TagFilter(prefixes=("",))),
     (["tag", "Glob", "a?"], TagFilter(globs=("a?",))),
+    (
+        ["any", *(["tag", "Glob", f"{tag}*"] for tag in ("ab", "b", "a", "ac"))],
+        TagFilter(prefixes=("a", "b")),
+    ),
     (["tag", "Glob", "*a**b?"], TagFilter(globs=("*a*b?",))),
     (["any", "a", ["tag", "In", ["b"]], ["tag", "Glob", "c*"]], TagFilter(frozenset(["a", "b"]), ("c",))),
 ]
@@ -47,6 +52,10 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (["any", *(["tag", "Glob", f"?{one}"] for one in range(17))], "match: must have at most 16 patterns"),
     ("a" * (BYTES_MAX + 1), f"match: must be at most {BYTES_MAX} bytes, got {BYTES_MAX + 1}"),
+    (
+        ["tag", "Glob", "*" + "a" * GLOB_BYTES_MAX],
+        f"match: patterns besides prefixes must be at most {GLOB_BYTES_MAX} bytes together",
+    ),
     (["any", "a", ["tag", "Glob", "b\0*"]], "match: must not contain a NUL"),
     ("", "match: must not have an empty tag"),
 ]
@@ -105,6 +114,6 @@ def test_globs_select_what_fnmatch_selects() -> None:
 
 
 def test_a_hostile_glob_takes_no_long_search() -> None:
-    match = parse_match_query("match", "*a" * 2000 + "*b?")
+    match = parse_match_query("match", "*a" * (GLOB_BYTES_MAX // 2 - 2) + "*b?")
     assert isinstance(match, TagFilter)
     assert not match.selects("a" * 60_000)

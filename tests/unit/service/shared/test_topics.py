@@ -92,6 +92,8 @@ def test_changes_of_two_brokers_are_both_kept(tmp_path: Path) -> None:
         ({"dead_letter": "b"}, 409, "dead_letter"),
         ({"protect_cursors": True}, 409, "protect_cursors"),
         ({"priority": 5}, 409, "priority"),
+        ({"schema": {}}, 409, "schema"),
+        ({"schema_mode": "warn"}, 409, "schema_mode"),
         ({"placement": "local"}, 409, "placement"),
     ],
 )

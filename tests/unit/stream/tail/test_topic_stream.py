@@ -252,14 +252,14 @@ def test_a_full_stream_looks_again_when_a_topic_leaves() -> None:
         append(stage, f"p{number}", 1)
     client = open_stream(stage, topics="p*")
     assert names_of(client.read()).count("topic-limit") == 1
-    found = []
+    records = []
     for topic, limits in (("p0", 1), ("p1", 0)):
         stage.owner(topic).delete_topic(topic)
         stage.settle()
         events = client.read()
-        found += records_of(events)
+        records += records_of(events)
         assert (len(records_of(events)), names_of(events).count("topic-limit")) == (1, limits)
-    assert sorted(found) == [("p2", 1), ("p3", 1)]
+    assert sorted(records) == [("p2", 1), ("p3", 1)]
 
 
 def test_a_topic_whose_position_is_past_its_head_is_not_found_again(stage: FeedShards) -> None:

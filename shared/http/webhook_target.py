@@ -1,7 +1,4 @@
-"""A webhook: a route whose destination is a URL, to which the records of its source are sent.
-
-Only the shard of the source, the supervisor and the files of the shard have the secret. No answer has it.
-"""
+"""The URL and the secret of a webhook, a route whose destination is a URL."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import base64
 import binascii
 from typing import Final
 from urllib.parse import urlsplit
-
-import msgspec
 
 from shared.contract.errors import Refusal, invalid
 
@@ -25,36 +20,6 @@ ATTEMPTS_MAX: Final = 1000
 
 _SCHEMES: Final = ("https://", "http://")
 _PORT_MAX: Final = 65535
-
-
-class WebhookOptions(msgspec.Struct, array_like=True, frozen=True):
-    """The part of a route's rule that only a webhook has."""
-
-    secret: str
-    """The key of the signatures, as `whsec_` and base64; empty in a change that keeps the present one."""
-    is_lines: bool = False
-    """Whether a body is lines of JSON instead of one object."""
-    batch: int = 100
-    """The maximum number of records in one request."""
-    timeout_ms: int = 10_000
-    dead_letter: str = ""
-    """The topic for batches that failed `max_attempts` times; empty when the route retries for ever."""
-    max_attempts: int = 0
-
-
-class WebhookStatus(msgspec.Struct, array_like=True):
-    """What became of the requests of a webhook since its shard started."""
-
-    attempts: int = 0
-    """The number of failed requests for the present batch."""
-    last_status: int = 0
-    """The status of the last response; 0 when the last request had none."""
-    last_error: str = ""
-    """Why the last request failed; empty when it did not."""
-    lag: int = 0
-    """The number of seqs of the source that are not delivered."""
-    open_until: int = 0
-    """The time until which the circuit breaker sends nothing; 0 when it is closed."""
 
 
 def is_url(dest: str) -> bool:
