@@ -4,7 +4,8 @@ M1  A change is durable, then in use in every process that serves, then answered
     and nowhere else. One change runs at a time.
 M2  A key gives no rights that its caller does not have: its scopes are among those of the caller, and keys
     with prefixes manage none.
-M3  A server never loses its last key with the scope admin for all names, and never opens (`_refuse_loss`).
+M3  A server never loses its last key with the scope admin for all names, nor the last such key that can give
+    another scope, and never opens (`_refuse_loss`).
 M4  The first key of a server without keys closes it to all other clients. So it must be able to manage keys,
     and the request must say that it wants this.
 M5  A secret expires when this process notices, within a second of its time.
@@ -238,12 +239,20 @@ class NamedKeys:
         return None
 
     def _refuse_loss(self, name: str, changed: StoredKey | None) -> Refusal | None:
-        """Refuse a change after which no key could manage keys (M3); None as `changed` is a deletion."""
-        others = [key for key in self._reload.stored if key.name != name]
-        has_admin = any(map(_is_admin, [*others, *([] if changed is None else [changed])])) or any(
-            ADMIN in key.scopes and not key.prefixes for key in self._reload.configured
+        """Refuse a change after which no key could give a scope (M3); None as `changed` is a deletion."""
+        left = [key for key in self._reload.stored if key.name != name]
+        scopes = self._scopes_to_give([*left, *([] if changed is None else [changed])])
+        if ADMIN not in scopes:
+            return _NO_ADMIN
+        lost = self._scopes_to_give(self._reload.stored) - scopes
+        return _scopes_lost([scope for scope in SCOPES if scope in lost]) if lost else None
+
+    def _scopes_to_give(self, stored: Sequence[StoredKey]) -> frozenset[str]:
+        """Return the scopes that these keys and the configured ones can give to a key, now and later."""
+        configured = (key for key in self._reload.configured if ADMIN in key.scopes and not key.prefixes)
+        return frozenset[str]().union(
+            *(key.scopes for key in configured), *(key.scopes for key in stored if _is_admin(key))
         )
-        return None if has_admin else _NO_ADMIN
 
     async def _save(self, keys: Sequence[StoredKey]) -> Refusal | None:
         """Make the keys durable and use them everywhere (M1)."""
@@ -292,6 +301,14 @@ def _refuse_scopes(key: StoredKey, caller: ApiKey | None) -> Refusal | None:
         return None
     message = f"scopes: your key lacks {' and '.join(missing)}, so it cannot give it to a key"
     return Refusal(FORBIDDEN, message, {"field": "scopes", "scopes": missing})
+
+
+def _scopes_lost(lost: list[str]) -> Refusal:
+    message = (
+        f"no other key with the scope admin for all names that does not expire has {' and '.join(lost)}, so "
+        "no key could give it again: create such a key with this one first, or rotate this one"
+    )
+    return Refusal(KEY_CONFLICT, message, {"reason": "last_key_with_scopes", "scopes": lost})
 
 
 def _is_admin(key: StoredKey) -> bool:

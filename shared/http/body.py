@@ -156,10 +156,16 @@ class ChunkedBody:
         self._framing_bytes = 0
         self._trailer_bytes = 0
         self._data_bytes = 0
+        self._refusal: Refusal | None = None
         self.is_whole = False
 
     def feed(self, data: bytes, at: int) -> int | Refusal:
-        """Consume the body's bytes in `data` from `at`; return the offset of the rest."""
+        """Consume the body's bytes in `data` from `at`; return the offset of the rest.
+
+        After a refusal all bytes are refused: it is not known where a chunk begins.
+        """
+        if self._refusal is not None:
+            return self._refusal
         while at < len(data) and not self.is_whole:
             if self._left:
                 part = data[at : at + self._left]
@@ -177,6 +183,7 @@ class ChunkedBody:
                 at = part_end
                 refusal = self._take_line(self._line) if end >= 0 else self._refuse_length(line_max)
             if refusal is not None:
+                self._refusal = refusal
                 return refusal
         return at
 

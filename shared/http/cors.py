@@ -31,9 +31,17 @@ _ALLOW: Final = b"access-control-allow-origin: "
 _PREFLIGHT_ANSWER: Final = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
-# A page sends a POST with these content types, or without one, and without a preflight.
+# A page sends a POST with these content types, or without one, and without a preflight. The last two are of
+# the ping of a link and of the report of a page, which the browser sends.
 _PLAIN_TYPES: Final = frozenset(
-    ("", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+    (
+        "",
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data",
+        "text/ping",
+        "application/csp-report",
+    )
 )
 
 _origin = re.compile(r"([a-z][a-z0-9+.-]*)://((?:[a-z0-9._-]+|\[[0-9a-f:.]+\]))(:[0-9]{1,5})?")

@@ -181,6 +181,9 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer
         "Text/Plain;charset=UTF-8",
         "application/x-www-form-urlencoded",
         "multipart/form-data",
+        # The ping of a link, and the report of a page.
+        "text/ping",
+        "application/csp-report",
     ],
 )
 def test_without_keys_a_page_cannot_write_without_a_preflight(
@@ -199,6 +202,28 @@ def test_without_keys_a_page_cannot_write_without_a_preflight(
                 assert "TOPICS_CORS_ORIGINS" in answer.message
     with open_server.connect(lane) as client:
         assert client.ask("GET", topic).status == 404
+
+
+def test_without_keys_no_page_writes_at_any_endpoint(open_server: HttpServer, lane: str) -> None:
+    topic = f"queue-{lane}"
+    with open_server.connect(lane) as client:
+        client.ask("PUT", f"/v0/topics/{topic}", {"type": "queue"})
+        client.ask("POST", f"/v0/topics/{topic}", RECORDS)
+        writes = [one for one in ENDPOINTS if one.method != "GET"]
+        assert {one.method for one in writes} == {"DELETE", "POST", "PUT"}
+        for endpoint in writes:
+            path = endpoint.pattern.replace(":topic", topic).replace(":", "x")
+            if endpoint.method == "POST":
+                for content_type in (None, "text/plain"):
+                    answer = client.ask("POST", path, None, f"origin: {ELSEWHERE}", content_type=content_type)
+                    assert (answer.status, answer.code) == (403, "forbidden"), (path, answer)
+            # A browser sends all other writes after a preflight that allows them.
+            answer = preflight(client, path, ELSEWHERE)
+            assert answer.status == 405, path
+            assert not [name for name in answer.fields if name.startswith("access-control")], path
+        # It is neither sealed nor fenced, and has all its records.
+        assert client.ask("POST", f"/v0/topics/{topic}", RECORDS).succeeded["head_seq"] == 2
+        assert client.ask("GET", f"/v0/topics/{topic}").succeeded["count"] == 2
 
 
 def test_without_keys_pages_that_are_allowed_and_other_clients_write_text(

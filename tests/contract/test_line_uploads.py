@@ -300,6 +300,40 @@ def test_a_client_that_leaves_midway_leaves_whole_lines(server: HttpServer, lane
     assert all_data(api) == [1, 2]
 
 
+@pytest.mark.http1
+@pytest.mark.parametrize("is_half_closed", [False, True])
+def test_a_wrong_chunk_ends_an_upload_with_its_progress(
+    server: HttpServer, lane: str, api: Api, is_half_closed: bool
+) -> None:
+    """The batch on its way is awaited, and the lines after it are not written."""
+    going = OpenUpload(server, lane, api.topic, "idempotency-key: k")
+    # A batch, and lines that wait for it.
+    lines = b"1\n" * (BATCH_LINES_MAX + 3)
+    going._raw.send(b"%x\r\n%b\r\nno size\r\n2\r\n2\n\r\n" % (len(lines), lines))
+    if is_half_closed:
+        going._raw.send_end()
+    answer = going.answer()
+    assert (answer.status, answer.code) == (400, "invalid_request")
+    assert answer.message.startswith("the size of a chunk must be in hex digits; the first 5000 lines are")
+    written = answer.json["error"]["detail"]["written"]
+    assert written == {"lines": 5000, "count": 5000, "first_seq": 1, "last_seq": 5000}
+    going._raw.read_end()
+    assert api.state()["count"] == 5000
+    going.client.close()
+
+
+@pytest.mark.http1
+def test_a_wrong_chunk_before_a_batch_writes_nothing(server: HttpServer, lane: str, api: Api) -> None:
+    with RawClient(server.ports[lane]) as client:
+        fields = f"host: h\r\ncontent-type: {LINES}\r\ntransfer-encoding: chunked"
+        head = f"POST {api.path}/records HTTP/1.1\r\n{fields}\r\n\r\n"
+        client.send(head.encode() + b"4\r\n1\n2\n\r\nno size\r\n")
+        answer = client.read_answer()
+    assert answer.message == "the size of a chunk must be in hex digits; no line is written"
+    assert answer.json["error"]["detail"]["written"]["lines"] == 0
+    api.refused(404, "topic_not_found", "GET")
+
+
 @pytest.mark.parametrize("lane", ALL_PORTS)
 def test_a_client_that_sends_no_more_gets_how_far_its_lines_got(tmp_path: Path, lane: str) -> None:
     with HttpServer(tmp_path) as server, server.connect(lane) as client:

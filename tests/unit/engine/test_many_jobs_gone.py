@@ -116,7 +116,7 @@ def steps_of_removal(stage: OneShard, monkeypatch: pytest.MonkeyPatch) -> list[b
     return steps
 
 
-def test_a_truncation_of_jobs_that_nobody_claimed_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncation_of_fresh_jobs_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = queue()
     assert steps_of_removal(stage, monkeypatch) == []
     assert counts(stage) == Counts(10, 0, 0, 0, 0)
@@ -132,7 +132,7 @@ def test_a_truncation_takes_as_long_as_there_are_known_jobs(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("config", [{"order_by": "tag"}, {"fair_by": "tag"}])
-def test_a_truncation_takes_the_tags_of_jobs_that_nobody_claimed(
+def test_a_truncation_takes_the_tags_of_fresh_jobs(
     monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
 ) -> None:
     stage = queue(**config)

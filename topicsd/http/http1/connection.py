@@ -125,9 +125,10 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         """
         self._is_at_eof = True
         self._cancel_waits()
-        if not self._calls:
+        is_answering = bool(self._calls) or (self._partial is not None and self._partial.is_stopping)
+        if not is_answering:
             self._end()
-        return bool(self._calls)
+        return is_answering
 
     def data_received(self, data: bytes) -> None:
         if self._initial:
@@ -192,7 +193,7 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         partial = partial_request(self._dispatch, known, known_fields, self._on_upload)
         if isinstance(partial, Refusal):
             return self._refuse(partial, fields)
-        next_at = partial.body.feed(data, body_at)
+        next_at = partial.feed(data, body_at)
         if isinstance(next_at, Refusal):
             return self._refuse(next_at, fields)
         if partial.body.is_whole:
@@ -212,12 +213,11 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
     def _take_body(self, partial: PartialRequest, data: bytes) -> None:
         """Take more bytes of the current body, and the requests after it."""
         self._pending += len(data)
-        next_at = partial.body.feed(data, 0)
+        next_at = partial.feed(data, 0)
         if isinstance(next_at, Refusal):
             self._refuse(next_at, partial.known_fields.fields)
         elif partial.body.is_whole:
-            self._partial = None
-            self._pending = 0
+            self._partial, self._pending = None, 0
             if self._start_partial(partial, has_more_data=next_at < len(data)):
                 self._take(data[next_at:], is_new=True)
         elif partial.upload is not None:

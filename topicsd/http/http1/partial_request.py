@@ -20,6 +20,22 @@ class PartialRequest(NamedTuple):
     upload: LineUpload | None
     """What appends the lines of the body as they arrive, if it has lines."""
 
+    def feed(self, data: bytes, at: int) -> int | Refusal:
+        """Consume the body's bytes in `data` from `at`; return the offset of the rest.
+
+        A refusal stops an upload, which says how far it got: at once, or after the batch on its way.
+        """
+        next_at = self.body.feed(data, at)
+        if isinstance(next_at, Refusal) and self.upload is not None:
+            self.upload.stop(next_at)
+            return self.upload.refusal or len(data)
+        return next_at
+
+    @property
+    def is_stopping(self) -> bool:
+        """Return whether an upload has failed and will be answered."""
+        return self.upload is not None and self.upload.is_stopping
+
 
 def partial_request(
     dispatch: Dispatch, known: KnownLine, known_fields: KnownFields, on_change: Callable[[], None]

@@ -138,6 +138,11 @@ class LineUpload:
         """Return whether the upload waits for the client alone."""
         return not self._batch and not self._is_skipping and not self._is_whole
 
+    @property
+    def is_stopping(self) -> bool:
+        """Return whether the upload has failed while a batch is on its way."""
+        return self._failure is not None and self.refusal is None
+
     def write(self, data: bytes) -> Refusal | None:
         if self._failure is None and data:
             self._input.append(data)

@@ -141,6 +141,39 @@ def test_the_last_administrator_stays() -> None:
     assert server.ask("delete_key", "root", other) == {"name": "root", "deleted": False}
 
 
+def test_the_last_key_that_can_give_a_scope_stays() -> None:
+    server = Server()
+    secret = server.first()
+    admin = server.ask("put_key", "admin", secret, scopes=("admin",))["key"]
+    server.ask("put_key", "reader", secret, scopes=("admin", "read"))
+    # These can give no key the scopes, or not for long.
+    server.ask("put_key", "writer", secret, scopes=("write", "delete"))
+    server.ask("put_key", "soon", secret, expires_ms=1 << 50)
+    server.ask("put_key", "bounded", secret, prefixes=("a.",))
+    changes: list[tuple[str, str, dict[str, Any]]] = [
+        ("delete_key", admin, {}),
+        ("put_key", secret, {"scopes": ("admin",)}),
+        ("put_key", secret, {"prefixes": ("orders.",)}),
+        ("put_key", secret, {"expires_ms": 1 << 50}),
+    ]
+    for operation, caller, more in changes:
+        answer = server.ask(operation, "root", caller, **more)
+        message = refused(answer, "key_conflict", "last_key_with_scopes")
+        assert "has write and delete, so" in message
+        assert message.endswith("create such a key with this one first, or rotate this one")
+        assert answer.detail["scopes"] == ["write", "delete"]
+    assert server.ask("put_key", "root", secret, scopes=("write", "delete", "admin"))["scopes"]
+    server.ask("put_key", "heir", secret, scopes=("write", "delete", "admin"))
+    assert server.ask("delete_key", "root", admin)["deleted"]
+
+
+def test_a_scope_that_no_key_can_give_is_not_lost_and_a_configured_key_gives_all_of_its_own() -> None:
+    server = Server(f"{CONFIGURED}:admin+read")
+    server.ask("put_key", "same", CONFIGURED)
+    assert server.ask("put_key", "same", CONFIGURED, scopes=("admin",))["scopes"] == ["admin"]
+    assert server.ask("delete_key", "same", CONFIGURED)["deleted"]
+
+
 def test_configured_keys_are_listed_and_not_changed() -> None:
     server = Server(f"{CONFIGURED},sha256-{'a' * 64}@billing:read:orders.")
     listed = server.ask("list_keys", secret=CONFIGURED)["keys"]
