@@ -31,12 +31,17 @@ BODIES: dict[str, dict[str, Any]] = {
     "adopt": {"accept_loss": False},
     "put_router": {"source": "a", "dest": "b"},
     "create_watch": {"topics": {"a": {}}},
+    "put_key": {"scopes": ["read"]},
+    "rotate_key": {"overlap_ms": 0},
 }
 
 
 def _path(endpoint: Endpoint, topic: str) -> str:
+    # Names of keys are shorter than those of all else.
+    names = {":key": f"x{quote(topic[:60])}"}
     return "/".join(
-        f"x{quote(topic)}" if part.startswith(":") else part for part in endpoint.pattern.split("/")
+        names.get(part, f"x{quote(topic)}") if part.startswith(":") else part
+        for part in endpoint.pattern.split("/")
     )
 
 

@@ -29,7 +29,7 @@ BROKEN_SEEDS = 60
 RARE = {
     "forgets_producers": 27,
     "commits_condemned_blobs": 13,
-    "compacts_without_claims_and_checks": 220,
+    "compacts_without_claims_and_checks": 300,
     "visits_in_the_order_of_the_listing": 2,
     "takes_a_silent_home_for_one_that_refused": 4,
     "commits_at_any_time": 20,
