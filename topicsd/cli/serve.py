@@ -65,14 +65,13 @@ def run(args: argparse.Namespace) -> int:
     except systemd.ListenError as error:
         raise CommandError(str(error)) from None
     fs = RealFs()
-    storage = key_storage(fs, settings)
-    refuse_open_access(settings, listen_sockets, has_keys=bool(storage.keys))
+    refuse_open_access(settings, listen_sockets, has_named_keys(fs, settings))
     refuse_outside_paths(fs, resolved)
     if settings.memory:
         refuse_interpreter(sys.executable)
         layout = new_layout(settings)
         namespace = secrets.token_hex(INSTANCE_BYTES)
-        return _serve(resolved, layout, namespace, listen_sockets, reload_settings, storage)
+        return _serve(resolved, layout, namespace, listen_sockets, reload_settings, KeyStorage())
     lock = lock_data_dir(fs, settings.data_dir)
     node_lock: DirLock | None = None
     try:
@@ -80,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
         node_lock = lock_node_of(fs, settings, layout.instance)
         refuse_interpreter(sys.executable)
         # Again: a server that ended only now may have changed them.
-        storage = key_storage(fs, settings)
+        storage = key_storage(fs, settings.data_dir)
+        refuse_open_access(settings, listen_sockets, has_keys=bool(storage.keys))
         return _serve(resolved, layout, lock.identity, listen_sockets, reload_settings, storage)
     finally:
         if node_lock is not None:
@@ -113,11 +113,20 @@ def _serve(
     )
 
 
-def key_storage(fs: Fs, settings: Settings) -> KeyStorage:
+def has_named_keys(fs: Fs, settings: Settings) -> bool:
+    """Return whether there are named keys, as far as the data directory can be read.
+
+    Why it cannot be read is said when it is opened.
+    """
+    try:
+        return not settings.memory and bool(key_storage(fs, settings.data_dir).keys)
+    except (NotADirectoryError, PermissionError):
+        return False
+
+
+def key_storage(fs: Fs, data_dir: str) -> KeyStorage:
     """Return the named keys of the data directory and how they are replaced."""
-    if settings.memory:
-        return KeyStorage()
-    data_dir = os.path.abspath(settings.data_dir)
+    data_dir = os.path.abspath(data_dir)
     problem = key_file_problem(fs, data_dir)
     if problem:
         raise CommandError(problem)
