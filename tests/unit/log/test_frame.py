@@ -133,6 +133,7 @@ def test_the_numbers_of_the_types_never_change() -> None:
         "ADOPT": 20,
         "OWNERSHIP": 21,
         "DEPARTED": 22,
+        "SCHEDULE": 23,
     }
     assert (FLAG_TAG, FLAG_NODE, FLAG_DURABLE, FLAG_META, FLAG_BYTES) == (1, 2, 4, 8, 16)
 

@@ -15,7 +15,7 @@ from loadtest.bench.lines import LINES
 from loadtest.bench.result import Result
 
 # The stub has no segments, uploads, jobs, workers or routes.
-NOT_OF_A_STUB = {"sealed", "ndjson", "jobs", "waiting", "job", "restart"} | {
+NOT_OF_A_STUB = {"sealed", "ndjson", "jobs", "waiting", "fair", "job", "restart"} | {
     name for name in LINES if name.startswith("route")
 }
 STUB = (sys.executable, "-m", "tests.unit.loadtest.stub_server")
@@ -41,7 +41,7 @@ def test_a_line_is_measured(tmp_path: Path, name: str) -> None:
     result = measure(name, tmp_path)
     assert result.verdict in ("as measured", "holds", "aim", "missed"), result.note
     assert result.value is not None
-    assert (result.ratio is None) == (name in ("memory", "remote", "sessions"))
+    assert (result.ratio is None) == (name in ("memory", "remote", "sessions", "filter"))
     assert not list(tmp_path.iterdir())
 
 
