@@ -94,7 +94,8 @@ def without_lag_age(cursors: dict[str, list[dict[str, Any]]]) -> dict[str, list[
 
 def check_directory(copy: Everything, shards: int) -> None:
     """Check that the directory is in order, and that no file of before is left."""
-    assert sorted(os.listdir(copy.data)) == ["LAYOUT.json", "LOCK", "PLACEMENT.json", "shards"]
+    files = ["KEYS.json", "LAYOUT.json", "LOCK", "PLACEMENT.json", "shards"]
+    assert sorted(os.listdir(copy.data)) == files
     assert sorted(os.listdir(copy.data / "shards")) == [f"{number:02d}" for number in range(shards)]
     assert sorted(os.listdir(copy.cold)) == ["probe", "segments"]
     for name, *flags in (("verify",), ("doctor",), ("inspect",), ("inspect", "--checkpoint")):

@@ -364,8 +364,13 @@ def ask(api: TopicClient) -> Said:
             for topic, state in states.items()
             if state["config"]["type"] == "queue"
         },
-        api.ask("GET", "routers")["routers"],
+        [_without_requests(route) for route in api.ask("GET", "routers")["routers"]],
     )
+
+
+def _without_requests(route: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what a webhook did since the shard started."""
+    return {**route, "delivery": {"lag": route["delivery"]["lag"]}} if "delivery" in route else route
 
 
 def wait_until_synced(folder: Path, api: TopicClient, said: Said) -> None:

@@ -222,7 +222,8 @@ def _resolve_keys(steps: list[str], kind: Any, body: bytes) -> list[str]:
     if "..." not in steps or len(body) > KEY_SEARCH_BYTES_MAX:
         return steps
     at = steps.index("...")
-    value_type = _type_at(kind, steps[: at + 1])
+    # A value of any type has no class of its own.
+    value_class = getattr(_type_at(kind, steps[: at + 1]), "cls", Any)
     try:
         raw = msgspec.Raw(body)
         for step in steps[:at]:
@@ -232,7 +233,7 @@ def _resolve_keys(steps: list[str], kind: Any, body: bytes) -> list[str]:
         return steps
     for key, value in values.items():
         try:
-            msgspec.json.decode(value, type=value_type.cls)
+            msgspec.json.decode(value, type=value_class)
         except (msgspec.DecodeError, RecursionError):
             return [*steps[:at], shorten(key), *steps[at + 1 :]]
     return steps
