@@ -210,7 +210,7 @@ def test_each_damaged_place_is_named(tmp_path: Path) -> None:
     joined = " ".join(text.out.split())
     for row in hit:
         assert f'{row["file"]}, at offset {row["offset"]}, seq {row["seq"]} of topic "orders"' in joined
-    assert "3 problems found: read 1 shard, 4 files" in text.out
+    assert f"3 problems found: read 1 shard, {len(real.wal_files())} files" in text.out
     assert verified(tmp_path)["records"] == len(appends) - 3, "whole records after the damage are read"
 
 
@@ -248,8 +248,9 @@ def missing_first(real: RealShard) -> str:
 
 
 def missing_middle(real: RealShard) -> str:
-    os.unlink(real.wal_files()[1])
-    return "are missing, and wal-0000000000000042.log is the next file"
+    _, missing, following, *_ = real.wal_files()
+    os.unlink(missing)
+    return f"are missing, and {os.path.basename(following)} is the next file"
 
 
 def missing_last(real: RealShard) -> str:
