@@ -236,9 +236,9 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
     (
         "POST",
         "/v0/watch",
-        '{"topics":{"o*":{}}}',
+        '{"topics":{"o!":{}}}',
         400,
-        f'topics: must be a topic name, {NAME_RULE}, got "o*"',
+        f'topics: must be a topic name, {NAME_RULE}, got "o!"',
     ),
     (
         "POST",
@@ -256,13 +256,13 @@ MISTAKES: list[tuple[str, str, str | bytes | None, int, str]] = [
         "a WebSocket upgrade is required: send GET with `upgrade: websocket`",
     ),
     # Deletes.
-    ("POST", f"{EV}/delete", "{}", 400, "before_seq, match or seqs is required"),
+    ("POST", f"{EV}/delete", "{}", 400, "before_seq, after_seq, match or seqs is required"),
     (
         "POST",
         f"{EV}/delete",
         '{"before_seq":3,"tag":"a"}',
         400,
-        "tag: unknown field; allowed: before_seq, match, seqs",
+        "tag: unknown field; allowed: after_seq, before_seq, match, seqs",
     ),
     (
         "POST",
