@@ -11,7 +11,6 @@ readable.
 
 from __future__ import annotations
 
-import re
 import struct
 from array import array
 from binascii import b2a_base64
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shared.contract.reader_options import ReaderOptions
 from topicsd.log.frame import (
     CHECKSUM_BYTES,
     FLAG_DURABLE,
@@ -89,19 +87,6 @@ VARIANTS = {
     for with_tag in (False, True)
     for with_meta in (False, True)
 }
-
-
-def variant_of(options: ReaderOptions) -> Variant:
-    """Return the variant of the pages for a reader; a filter needs the tags."""
-    return VARIANTS[options.with_tags or options.match is not None, options.with_meta]
-
-
-_TAG_FIELD = re.compile(rb',"\$tag":"(?:[^"\\]|\\.)*"')
-
-
-def without_tag(record: bytes | memoryview) -> bytes:
-    """Return a rendered record without its tag, which precedes data and meta."""
-    return _TAG_FIELD.sub(b"", record, 1)
 
 
 class Frames(NamedTuple):

@@ -31,7 +31,6 @@ from topicsd.stream.tail.topic_stream import TopicStreamRequest
 HEARTBEAT_MS_DEFAULT: Final = 15_000
 WAIT: Final = "wait"
 REFUSE: Final = "refuse"
-_POSITIONS: Final = ("after_seq", "from_seq", "since", "last", "tail")
 
 
 class PlacedRequest(NamedTuple):
